@@ -1,0 +1,46 @@
+/* exp for softmax weights. Every step is one IEEE operation or a compare and select, so any vector unit gives the same
+ * bits lane by lane. tests/reference/exp_exhaustive.c proves the promises of reference.h for every float. */
+#include "reference.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint32_t bits_of(float x)
+{
+    uint32_t b;
+    memcpy(&b, &x, sizeof b);
+    return b;
+}
+
+static float float_of(uint32_t b)
+{
+    float x;
+    memcpy(&x, &b, sizeof x);
+    return x;
+}
+
+float ref_exp(float x)
+{
+    /* Adding 1.5 * 2^23 rounds to an integer n and leaves n in the low bits of the sum. */
+    const float magic = 12582912.0f;
+    const float t = fmaf(x, 0x1.715476p+0f, magic); /* log2(e) */
+    const float n = t - magic;
+
+    /* r = x - n ln 2, |r| < 0.3467; the first step is exact. */
+    float r = fmaf(n, -0x1.62e430p-1f, x);
+    r = fmaf(n, 0x1.05c610p-29f, r);
+
+    /* exp(r), minimax with the first two coefficients held at 1 so that exp(0) is 1. */
+    float p = 0x1.6a23d0p-10f;
+    p = fmaf(p, r, 0x1.123a20p-7f);
+    p = fmaf(p, r, 0x1.5558f2p-5f);
+    p = fmaf(p, r, 0x1.555492p-3f);
+    p = fmaf(p, r, 0x1.fffffcp-2f);
+    p = fmaf(p, r, 1.0f);
+    p = fmaf(p, r, 1.0f);
+
+    /* Times 2^n in the exponent field. Results are normal down to the last float above ln(2^-126). */
+    float y = float_of(bits_of(p) + (bits_of(t) << 23));
+    y = x < -0x1.5d589ep+6f ? 0.0f : y;
+    return x != x ? x : y;
+}
