@@ -26,18 +26,18 @@ float ref_exp(float x)
     const float t = fmaf(x, 0x1.715476p+0f, magic); /* log2(e) */
     const float n = t - magic;
 
-    /* r = x - n ln 2, |r| < 0.3467; the first step is exact. */
-    float r = fmaf(n, -0x1.62e430p-1f, x);
-    r = fmaf(n, 0x1.05c610p-29f, r);
+    /* r = x - n ln 2, |r| < 0.3467; r_high is exact, r_low corrects for the rounded constant. */
+    const float r_high = fmaf(n, -0x1.62e430p-1f, x);
+    const float r_low = n * 0x1.05c610p-29f;
+    const float r = r_high + r_low;
 
-    /* exp(r), minimax with the first two coefficients held at 1 so that exp(0) is 1. */
-    float p = 0x1.6a23d0p-10f;
-    p = fmaf(p, r, 0x1.123a20p-7f);
-    p = fmaf(p, r, 0x1.5558f2p-5f);
-    p = fmaf(p, r, 0x1.555492p-3f);
-    p = fmaf(p, r, 0x1.fffffcp-2f);
-    p = fmaf(p, r, 1.0f);
-    p = fmaf(p, r, 1.0f);
+    /* exp(r) = 1 + (r + r^2 q(r)), q minimax. */
+    float q = 0x1.6a23d0p-10f;
+    q = fmaf(q, r, 0x1.123a20p-7f);
+    q = fmaf(q, r, 0x1.5558f2p-5f);
+    q = fmaf(q, r, 0x1.555492p-3f);
+    q = fmaf(q, r, 0x1.fffffcp-2f);
+    const float p = r_high + fmaf(r * r, q, r_low) + 1.0f;
 
     /* Times 2^n in the exponent field. Results are normal down to the last float above ln(2^-126). */
     float y = float_of(bits_of(p) + (bits_of(t) << 23));

@@ -1,8 +1,6 @@
 /* Two-pass attention over selected shared-KV rows with a sink: weights from all logits first, then the weighted sum. */
-#include "reference.h"
 #include "ref_attention.h"
-
-#include <math.h>
+#include "reference.h"
 
 void ref_sparse_attention(const uint16_t *q, const uint16_t *kv, uint64_t kv_row_stride, uint64_t kv_len,
                           const int32_t *indices, uint64_t width, const float *sinks, float scale, uint32_t n_heads,

@@ -36,6 +36,16 @@ static void fail(float x, float y, const char *why)
     }
 }
 
+/* The F32 unit in the last place of the binade just below a positive double. */
+static double unit_below(double exact)
+{
+    uint64_t b;
+    memcpy(&b, &exact, sizeof b);
+    b = (((b - 1) >> 52) - 23) << 52;
+    memcpy(&exact, &b, sizeof b);
+    return exact;
+}
+
 /* Bits of the negative floats rise as x falls, so over a rising range the results must not rise. */
 static void check_range(uint32_t first, uint32_t last, uint32_t stride)
 {
@@ -57,10 +67,7 @@ static void check_range(uint32_t first, uint32_t last, uint32_t stride)
         if (x == 0.0f && bits_of(y) != 0x3f800000u) {
             fail(x, y, "should be 1");
         }
-        /* The unit in the last place of the binade that holds the exact value; 1 lies in the binade below it here. */
-        const double unit = exact == 1.0 ? 0x1p-24 : float_of(bits_of((float)exact) & 0x7f800000u) * 0x1p-23;
-        const double true_unit = (float)exact > exact && (double)(float)exact == unit * 0x1p23 ? unit / 2 : unit;
-        const double error = fabs((double)y - exact) / true_unit;
+        const double error = fabs((double)y - exact) / unit_below(exact);
         if (error > worst) {
             worst = error;
             worst_at = x;
