@@ -8,8 +8,8 @@
  * element, or nothing selected. */
 int ref_selection_is_usable(const uint16_t *kv, uint64_t kv_row_stride, uint64_t kv_len, const int32_t *indices,
                             uint64_t width);
-/* logits[i] of one head for every selected slot i; other slots are not written. 0 where this head must be zero: its sink,
- * an element of q or a logit is not finite. */
+/* logits[i] of one head for every selected slot i; other slots are not written. 0 where this head must be zero: its
+ * sink, an element of q or a logit is not finite. */
 int ref_head_logits(const uint16_t *q, const uint16_t *kv, uint64_t kv_row_stride, const int32_t *indices,
                     uint64_t width, float sink, float scale, float *logits);
 /* numerator[f] = fma(weight, row[f], numerator[f]) */

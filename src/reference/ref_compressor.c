@@ -3,25 +3,20 @@
  * State rows are tokens, columns are features. With ratio 4 a row has two halves of dim columns: the first is used when
  * the token belongs to the previous group, the second when it belongs to the current one; rows 0..3 hold the previous
  * group, rows 4..7 the current one. With ratio 128 there is one group of 128 rows and one half. */
+#include "ref_bits.h"
 #include "reference.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MAX_DIM = 512 };
+enum {
+    MAX_DIM = 512,
+    STATE_NAN = 0x7fc00000 /* the one NaN a score state holds, so that its bytes are the same everywhere */
+};
 
 static uint32_t halves(uint32_t ratio)
 {
     return ratio == 4 ? 2 : 1;
-}
-
-/* The state's one NaN: its bits are part of the contract. */
-static float quiet_nan(void)
-{
-    const uint32_t bits = 0x7fc00000u;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
 }
 
 void ref_compressor_init(uint32_t ratio, uint32_t dim, float *kv_state, float *score_state)
@@ -39,7 +34,7 @@ static void write_row(uint32_t n, const float *kv, const float *score, const flo
     for (uint32_t f = 0; f < n; f++) {
         const float s = score[f] + ape[f];
         kv_row[f] = isfinite(kv[f]) ? kv[f] : 0.0f;
-        score_row[f] = isfinite(kv[f]) && isfinite(s) ? s : quiet_nan();
+        score_row[f] = isfinite(kv[f]) && isfinite(s) ? s : float_of(STATE_NAN);
     }
 }
 

@@ -1,23 +1,9 @@
 /* exp for softmax weights. Every step is one IEEE operation or a compare and select, so any vector unit gives the same
  * bits lane by lane. tests/reference/exp_exhaustive.c proves the promises of reference.h for every float. */
+#include "ref_bits.h"
 #include "reference.h"
 
 #include <math.h>
-#include <string.h>
-
-static uint32_t bits_of(float x)
-{
-    uint32_t b;
-    memcpy(&b, &x, sizeof b);
-    return b;
-}
-
-static float float_of(uint32_t b)
-{
-    float x;
-    memcpy(&x, &b, sizeof x);
-    return x;
-}
 
 float ref_exp(float x)
 {

@@ -70,7 +70,8 @@ void ref_flash_attention(const uint16_t *q, const uint16_t *kv, uint64_t kv_row_
             const uint64_t n = smaller(REF_CHUNK_SLOTS, width - first);
             float logits[REF_CHUNK_SLOTS];
             good = ref_head_logits(q, kv, kv_row_stride, indices + first, n, sinks[h], scale, logits);
-            if (good && reduce_chunk(kv, kv_row_stride, indices + first, logits, n, scratch + n_chunks * CHUNK_FLOATS)) {
+            if (good &&
+                reduce_chunk(kv, kv_row_stride, indices + first, logits, n, scratch + n_chunks * CHUNK_FLOATS)) {
                 n_chunks++;
             }
         }

@@ -1,22 +1,8 @@
 /* The scalar number formats: BF16, power-of-two scales, E4M3 and E2M1. */
+#include "ref_bits.h"
 #include "reference.h"
 
 #include <math.h>
-#include <string.h>
-
-static uint32_t bits_of(float x)
-{
-    uint32_t b;
-    memcpy(&b, &x, sizeof b);
-    return b;
-}
-
-static float float_of(uint32_t b)
-{
-    float x;
-    memcpy(&x, &b, sizeof x);
-    return x;
-}
 
 float ref_f32_from_bf16(uint16_t x)
 {
@@ -54,8 +40,8 @@ float ref_round_e2m1(float x)
 {
     const float a = fabsf(x);
     /* Between two grid points the tie goes to the one with the even code: 0, 1, 2, 4. */
-    const float rounded = a <= 0.25f  ? 0.0f
-                          : a < 0.75f ? 0.5f
+    const float rounded = a <= 0.25f   ? 0.0f
+                          : a < 0.75f  ? 0.5f
                           : a <= 1.25f ? 1.0f
                           : a < 1.75f  ? 1.5f
                           : a <= 2.5f  ? 2.0f
