@@ -264,5 +264,76 @@ typedef struct dsr_fake_quant_desc {
 
 DSR_API dsr_status dsr_encode_fake_quant(dsr_encoder *encoder, const dsr_fake_quant_desc *desc);
 
+/* ---- RMS norm --------------------------------------------------------------------------------------------- */
+
+/* y = (x * r) * weight with r = 1 / sqrt(sum of squares / dim + epsilon), in F32, for each vector on its own.
+ * Values: a vector whose sum of squares is not finite is zeros; a result that is not finite is 0. */
+typedef struct dsr_rms_norm_desc {
+    uint32_t struct_size; /* sizeof(dsr_rms_norm_desc) */
+    uint32_t dim;         /* 1..16384 */
+    uint64_t n_vectors;   /* not 0 */
+    float epsilon;        /* finite, > 0 */
+    dsr_view input;       /* F32 or BF16 [n_vectors, dim] */
+    dsr_view weight;      /* F32 [dim], optional */
+    dsr_view output;      /* F32 or BF16 [n_vectors, dim]; may be the very same view as input, and not overlap it otherwise */
+} dsr_rms_norm_desc;
+
+#define DSR_RMS_NORM_DESC_INIT {.struct_size = sizeof(dsr_rms_norm_desc)}
+
+DSR_API dsr_status dsr_encode_rms_norm(dsr_encoder *encoder, const dsr_rms_norm_desc *desc);
+
+/* ---- projection ------------------------------------------------------------------------------------------- */
+
+typedef enum dsr_weight_format {
+    DSR_WEIGHT_BF16 = 0,       /* BF16 [n_groups * n_outputs, n_inputs] as checkpoints have it */
+    DSR_WEIGHT_FP8 = 1,        /* U8 (E4M3), the same shape, with a scale per block of 128 outputs x 128 inputs */
+    DSR_WEIGHT_BF16_PACKED = 2, /* U8, made by dsr_projection_pack from BF16: read as one stream, the fastest */
+    DSR_WEIGHT_FP8_PACKED = 3  /* U8, made from FP8; holds the scales too */
+} dsr_weight_format;
+
+/* output[r][g][o] = input[r][g] . weight[g][o] for 1 to 64 rows; each weight is read once for all rows. One group is the
+ * plain product; several are the grouped output projection, each group with inputs and weights of its own.
+ *
+ * FP8 weights decode to F32 as E4M3 value * scale. Packed weights give the bits of the unpacked ones.
+ * Values: a result that is not finite is 0. */
+typedef struct dsr_projection_desc {
+    uint32_t struct_size; /* sizeof(dsr_projection_desc) */
+    uint32_t n_rows;      /* 1..64 */
+    uint32_t n_groups;    /* 0: 1 */
+    uint32_t n_inputs;    /* of a group: a multiple of 16 up to 65536 */
+    uint32_t n_outputs;   /* of a group: 1..1048576 */
+    dsr_weight_format format;
+    dsr_view input;       /* BF16 [n_rows, n_groups, n_inputs] */
+    dsr_view weight;
+    dsr_view scales;      /* FP8 only: F32 or U8 (E8M0) [ceil(n_groups * n_outputs / 128), ceil(n_inputs / 128)] */
+    dsr_view output;      /* F32 or BF16 [n_rows, n_groups, n_outputs] */
+} dsr_projection_desc;
+
+#define DSR_PROJECTION_DESC_INIT {.struct_size = sizeof(dsr_projection_desc)}
+
+DSR_API dsr_status dsr_encode_projection(dsr_encoder *encoder, const dsr_projection_desc *desc);
+
+/* Weights in host memory. */
+typedef struct dsr_projection_weights {
+    uint32_t struct_size;     /* sizeof(dsr_projection_weights) */
+    uint32_t n_groups;        /* 0: 1 */
+    uint32_t n_inputs;
+    uint32_t n_outputs;
+    dsr_weight_format format; /* BF16 or FP8: of data; the packed form is the one of the same name */
+    dsr_dtype scales_dtype;   /* FP8: F32 or U8 (E8M0) */
+    const void *data;
+    const void *scales;
+} dsr_projection_weights;
+
+#define DSR_PROJECTION_WEIGHTS_INIT {.struct_size = sizeof(dsr_projection_weights)}
+
+/* Bytes of the packed form; data and scales are not looked at. */
+DSR_API dsr_status dsr_projection_packed_bytes(dsr_context *context, const dsr_projection_weights *weights,
+                                               uint64_t *size_bytes);
+/* Pack into host memory of at least that size: done once, when weights are loaded. The packed form is the same for every
+ * device and instruction set of one library version; it is not a file format. */
+DSR_API dsr_status dsr_projection_pack(dsr_context *context, const dsr_projection_weights *weights, void *packed,
+                                       uint64_t size_bytes);
+
 DSR_END_DECLS
 #endif

@@ -130,4 +130,29 @@ typedef struct dsri_fake_quant_plan {
     uint16_t *output;
 } dsri_fake_quant_plan;
 
+typedef struct dsri_rms_norm_plan {
+    uint32_t dim;
+    uint32_t input_is_f32;
+    uint32_t output_is_f32;
+    float epsilon;
+    uint64_t n_vectors;
+    const void *input;
+    const float *weight;     /* null: none */
+    void *output;            /* may be input */
+} dsri_rms_norm_plan;
+
+typedef struct dsri_projection_plan {
+    uint32_t n_rows;
+    uint32_t n_groups;
+    uint32_t n_inputs;       /* per group, a multiple of 16 */
+    uint32_t n_outputs;      /* per group */
+    uint32_t format;         /* dsr_weight_format */
+    uint32_t scales_are_f32; /* FP8: else E8M0 */
+    uint32_t output_is_f32;
+    const uint16_t *input;
+    const void *weight;
+    const void *scales;      /* FP8, not packed */
+    void *output;
+} dsri_projection_plan;
+
 #endif
