@@ -1,0 +1,102 @@
+/* A small vector vocabulary, one implementation per instruction set, chosen by DSRI_ISA (scalar, avx2, avx512, neon).
+ *
+ * Lanes are different outputs: no operation mixes lanes, but for vi_transpose and the ones that look at a mask. Every
+ * operation is one IEEE-754 operation, a comparison or integer arithmetic per lane, so that all levels give the same
+ * bits.
+ *
+ * Types: vf VF_LANES floats, vi VF_LANES uint32_t, vm a lane mask. Loads and stores want no more than element alignment
+ * and touch exactly VF_LANES elements.
+ *
+ *   vf_load vf_store vf_set1 vf_zero             vf_add vf_sub vf_mul vf_div vf_sqrt
+ *   vf_fma(a, b, c)          a * b + c, rounded once
+ *   vf_max(a, b)             a > b ? a : b
+ *   vf_abs vf_neg            bit operations, also on NaN
+ *   vf_select(m, a, b)       m ? a : b
+ *   vf_select_gt(a, b, x, y) a > b ? x : y
+ *   vf_load_bf16(p)          VF_LANES consecutive BF16, widened exactly
+ *   vf_store_bf16(p, x)      rounded to nearest even, a NaN quieted
+ *   vf_load_bf16_pairs(p, &even, &odd)  2 * VF_LANES consecutive BF16, p[2i] in even[i], p[2i + 1] in odd[i]: cheaper
+ *   vf_store_bf16_pairs(p, even, odd)   its inverse, rounding as vf_store_bf16 does
+ *   vf_bits vf_from_bits     reinterpretation to and from vi
+ *   vi_load vi_store vi_set1 vi_add vi_sub vi_and vi_or vi_xor vi_shl(x, n) vi_shr(x, n)  (n < 32, logical)
+ *   vi_transpose(x)          x[i] lane j <-> x[j] lane i, x[VF_LANES]
+ *   vm_none vm_gt vm_lt vm_eq vm_not_equal (true for NaN) vm_eq_bits vm_not_finite vm_and vm_or
+ *   vm_any(m), vm_bits(m)    0 or 1; lane i in bit i
+ */
+#ifndef DSRI_VEC_H
+#define DSRI_VEC_H
+
+#define DSRI_VEC_scalar      1
+#define DSRI_VEC_avx2        2
+#define DSRI_VEC_avx512      3
+#define DSRI_VEC_neon        4
+#define DSRI_VEC_JOIN2(a, b) a##b
+#define DSRI_VEC_JOIN(a, b)  DSRI_VEC_JOIN2(a, b)
+/* The level as a number, for #if. */
+#define DSRI_VEC DSRI_VEC_JOIN(DSRI_VEC_, DSRI_ISA)
+
+#if DSRI_VEC == DSRI_VEC_scalar
+#include "cpu/vec/vec_scalar.h"
+#elif DSRI_VEC == DSRI_VEC_avx2
+#include "cpu/vec/vec_avx2.h"
+#elif DSRI_VEC == DSRI_VEC_avx512
+#include "cpu/vec/vec_avx512.h"
+#elif DSRI_VEC == DSRI_VEC_neon
+#include "cpu/vec/vec_neon.h"
+#else
+#error "DSRI_ISA must be scalar, avx2, avx512 or neon"
+#endif
+
+static inline vf vf_select_gt(vf a, vf b, vf x, vf y)
+{
+    return vf_select(vm_gt(a, b), x, y);
+}
+
+static inline vf vf_abs(vf x)
+{
+    return vf_from_bits(vi_and(vf_bits(x), vi_set1(0x7fffffffu)));
+}
+
+static inline vf vf_neg(vf x)
+{
+    return vf_from_bits(vi_xor(vf_bits(x), vi_set1(0x80000000u)));
+}
+
+#if VF_LANES > 1
+static inline void vf_load_bf16_pairs(const uint16_t *p, vf *even, vf *odd)
+{
+    const vi pairs = vi_load((const void *)p);
+    *even = vf_from_bits(vi_shl(pairs, 16));
+    *odd = vf_from_bits(vi_and(pairs, vi_set1(0xffff0000u)));
+}
+
+/* The BF16 of each lane in the upper half, the lower half undefined. */
+static inline vi vf_round_to_bf16(vf x)
+{
+    const vi b = vf_bits(x);
+    const vi tie = vi_and(vi_shr(b, 16), vi_set1(1));
+    const vi rounded = vi_add(vi_add(b, vi_set1(0x7fffu)), tie);
+    /* The carry could turn a NaN into -0. */
+    const vi quiet = vi_or(b, vi_set1(0x400000u));
+    return vf_bits(vf_select(vm_not_equal(x, x), vf_from_bits(quiet), vf_from_bits(rounded)));
+}
+
+static inline void vf_store_bf16_pairs(uint16_t *p, vf even, vf odd)
+{
+    const vi low = vi_shr(vf_round_to_bf16(even), 16);
+    const vi high = vi_and(vf_round_to_bf16(odd), vi_set1(0xffff0000u));
+    vi_store((void *)p, vi_or(low, high));
+}
+
+static inline void vf_store_bf16(uint16_t *p, vf x)
+{
+    vi_store_low_halves(p, vi_shr(vf_round_to_bf16(x), 16));
+}
+#endif
+
+static inline void vec_prefetch(const void *p)
+{
+    __builtin_prefetch(p);
+}
+
+#endif

@@ -1,0 +1,227 @@
+/* 16 lanes, AVX-512 F, BW, DQ and VL: vec.h says what each function does. */
+#ifndef DSRI_VEC_AVX512_H
+#define DSRI_VEC_AVX512_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VF_LANES 16
+
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+
+static inline vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+static inline void vf_store(float *p, vf x)
+{
+    _mm512_storeu_ps(p, x);
+}
+
+static inline vf vf_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+static inline vf vf_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+
+static inline vf vf_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+static inline vf vf_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+
+static inline vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+
+static inline vf vf_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+
+static inline vf vf_sqrt(vf x)
+{
+    return _mm512_sqrt_ps(x);
+}
+
+static inline vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline vf vf_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+
+static inline vi vf_bits(vf x)
+{
+    return _mm512_castps_si512(x);
+}
+
+static inline vf vf_from_bits(vi b)
+{
+    return _mm512_castsi512_ps(b);
+}
+
+static inline vi vi_load(const uint32_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+static inline void vi_store(uint32_t *p, vi x)
+{
+    _mm512_storeu_si512(p, x);
+}
+
+static inline vi vi_set1(uint32_t x)
+{
+    return _mm512_set1_epi32((int)x);
+}
+
+static inline vi vi_add(vi a, vi b)
+{
+    return _mm512_add_epi32(a, b);
+}
+
+static inline vi vi_sub(vi a, vi b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+
+static inline vi vi_and(vi a, vi b)
+{
+    return _mm512_and_si512(a, b);
+}
+
+static inline vi vi_or(vi a, vi b)
+{
+    return _mm512_or_si512(a, b);
+}
+
+static inline vi vi_xor(vi a, vi b)
+{
+    return _mm512_xor_si512(a, b);
+}
+
+static inline vi vi_shl(vi x, int n)
+{
+    return _mm512_slli_epi32(x, (unsigned)n);
+}
+
+static inline vi vi_shr(vi x, int n)
+{
+    return _mm512_srli_epi32(x, (unsigned)n);
+}
+
+static inline void vi_transpose(vi x[VF_LANES])
+{
+    vi y[VF_LANES];
+    for (int i = 0; i < 16; i += 2) { /* pairs of rows */
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) { /* x[i + j]: columns j, 4 + j, 8 + j, 12 + j of rows i..i + 3 */
+        x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+        x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+        x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+        x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+    }
+    for (int j = 0; j < 4; j++) { /* quarters of 128 bits: a 4 x 4 transpose of them */
+        const vi a = _mm512_shuffle_i32x4(x[j], x[4 + j], 0x88);
+        const vi b = _mm512_shuffle_i32x4(x[j], x[4 + j], 0xdd);
+        const vi c = _mm512_shuffle_i32x4(x[8 + j], x[12 + j], 0x88);
+        const vi d = _mm512_shuffle_i32x4(x[8 + j], x[12 + j], 0xdd);
+        y[j] = _mm512_shuffle_i32x4(a, c, 0x88);
+        y[8 + j] = _mm512_shuffle_i32x4(a, c, 0xdd);
+        y[4 + j] = _mm512_shuffle_i32x4(b, d, 0x88);
+        y[12 + j] = _mm512_shuffle_i32x4(b, d, 0xdd);
+    }
+    for (int i = 0; i < 16; i++) {
+        x[i] = y[i];
+    }
+}
+
+static inline vm vm_none(void)
+{
+    return 0;
+}
+
+static inline vm vm_gt(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+}
+
+static inline vm vm_lt(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+
+static inline vm vm_eq(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+}
+
+static inline vm vm_not_equal(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ);
+}
+
+static inline vm vm_eq_bits(vi a, vi b)
+{
+    return _mm512_cmpeq_epi32_mask(a, b);
+}
+
+static inline vm vm_not_finite(vf x)
+{
+    return _mm512_fpclass_ps_mask(x, 0x99); /* quiet NaN, +inf, -inf, signalling NaN */
+}
+
+static inline vm vm_and(vm a, vm b)
+{
+    return (vm)(a & b);
+}
+
+static inline vm vm_or(vm a, vm b)
+{
+    return (vm)(a | b);
+}
+
+static inline int vm_any(vm m)
+{
+    return m != 0;
+}
+
+static inline uint32_t vm_bits(vm m)
+{
+    return m;
+}
+
+static inline vf vf_select(vm m, vf a, vf b)
+{
+    return _mm512_mask_blend_ps(m, b, a);
+}
+
+static inline vf vf_load_bf16(const uint16_t *p)
+{
+    return vf_from_bits(vi_shl(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
+}
+
+static inline void vi_store_low_halves(uint16_t *p, vi x)
+{
+    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(x));
+}
+
+#endif

@@ -1,0 +1,212 @@
+/* 4 lanes, AArch64 NEON: vec.h says what each function does. */
+#ifndef DSRI_VEC_NEON_H
+#define DSRI_VEC_NEON_H
+
+#include <arm_neon.h>
+#include <stdint.h>
+
+#define VF_LANES 4
+
+typedef float32x4_t vf;
+typedef uint32x4_t vi;
+typedef uint32x4_t vm; /* all bits of a lane set or none */
+
+static inline vf vf_load(const float *p)
+{
+    return vld1q_f32(p);
+}
+
+static inline void vf_store(float *p, vf x)
+{
+    vst1q_f32(p, x);
+}
+
+static inline vf vf_set1(float x)
+{
+    return vdupq_n_f32(x);
+}
+
+static inline vf vf_zero(void)
+{
+    return vdupq_n_f32(0.0f);
+}
+
+static inline vf vf_add(vf a, vf b)
+{
+    return vaddq_f32(a, b);
+}
+
+static inline vf vf_sub(vf a, vf b)
+{
+    return vsubq_f32(a, b);
+}
+
+static inline vf vf_mul(vf a, vf b)
+{
+    return vmulq_f32(a, b);
+}
+
+static inline vf vf_div(vf a, vf b)
+{
+    return vdivq_f32(a, b);
+}
+
+static inline vf vf_sqrt(vf x)
+{
+    return vsqrtq_f32(x);
+}
+
+static inline vf vf_fma(vf a, vf b, vf c)
+{
+    return vfmaq_f32(c, a, b);
+}
+
+static inline vi vf_bits(vf x)
+{
+    return vreinterpretq_u32_f32(x);
+}
+
+static inline vf vf_from_bits(vi b)
+{
+    return vreinterpretq_f32_u32(b);
+}
+
+static inline vi vi_load(const uint32_t *p)
+{
+    return vreinterpretq_u32_u8(vld1q_u8((const uint8_t *)p)); /* BF16 pairs are only 2-byte aligned */
+}
+
+static inline void vi_store(uint32_t *p, vi x)
+{
+    vst1q_u8((uint8_t *)p, vreinterpretq_u8_u32(x));
+}
+
+static inline vi vi_set1(uint32_t x)
+{
+    return vdupq_n_u32(x);
+}
+
+static inline vi vi_add(vi a, vi b)
+{
+    return vaddq_u32(a, b);
+}
+
+static inline vi vi_sub(vi a, vi b)
+{
+    return vsubq_u32(a, b);
+}
+
+static inline vi vi_and(vi a, vi b)
+{
+    return vandq_u32(a, b);
+}
+
+static inline vi vi_or(vi a, vi b)
+{
+    return vorrq_u32(a, b);
+}
+
+static inline vi vi_xor(vi a, vi b)
+{
+    return veorq_u32(a, b);
+}
+
+static inline vi vi_shl(vi x, int n)
+{
+    return vshlq_u32(x, vdupq_n_s32(n));
+}
+
+static inline vi vi_shr(vi x, int n)
+{
+    return vshlq_u32(x, vdupq_n_s32(-n));
+}
+
+static inline void vi_transpose(vi x[VF_LANES])
+{
+    const uint32x4x2_t a = vtrnq_u32(x[0], x[1]);
+    const uint32x4x2_t b = vtrnq_u32(x[2], x[3]);
+    x[0] = vcombine_u32(vget_low_u32(a.val[0]), vget_low_u32(b.val[0]));
+    x[1] = vcombine_u32(vget_low_u32(a.val[1]), vget_low_u32(b.val[1]));
+    x[2] = vcombine_u32(vget_high_u32(a.val[0]), vget_high_u32(b.val[0]));
+    x[3] = vcombine_u32(vget_high_u32(a.val[1]), vget_high_u32(b.val[1]));
+}
+
+static inline vm vm_none(void)
+{
+    return vdupq_n_u32(0);
+}
+
+static inline vm vm_gt(vf a, vf b)
+{
+    return vcgtq_f32(a, b);
+}
+
+static inline vm vm_lt(vf a, vf b)
+{
+    return vcltq_f32(a, b);
+}
+
+static inline vm vm_eq(vf a, vf b)
+{
+    return vceqq_f32(a, b);
+}
+
+static inline vm vm_not_equal(vf a, vf b)
+{
+    return vmvnq_u32(vceqq_f32(a, b));
+}
+
+static inline vm vm_eq_bits(vi a, vi b)
+{
+    return vceqq_u32(a, b);
+}
+
+static inline vm vm_not_finite(vf x)
+{
+    const vi exponent = vi_set1(0x7f800000u);
+    return vm_eq_bits(vi_and(vf_bits(x), exponent), exponent);
+}
+
+static inline vm vm_and(vm a, vm b)
+{
+    return vandq_u32(a, b);
+}
+
+static inline vm vm_or(vm a, vm b)
+{
+    return vorrq_u32(a, b);
+}
+
+static inline uint32_t vm_bits(vm m)
+{
+    static const uint32_t lane_bits[4] = {1, 2, 4, 8};
+    return vaddvq_u32(vandq_u32(m, vld1q_u32(lane_bits)));
+}
+
+static inline int vm_any(vm m)
+{
+    return vmaxvq_u32(m) != 0;
+}
+
+static inline vf vf_select(vm m, vf a, vf b)
+{
+    return vbslq_f32(m, a, b);
+}
+
+/* Not vmaxq_f32, which gives NaN for a NaN in either. */
+static inline vf vf_max(vf a, vf b)
+{
+    return vf_select(vm_gt(a, b), a, b);
+}
+
+static inline vf vf_load_bf16(const uint16_t *p)
+{
+    return vf_from_bits(vshll_n_u16(vld1_u16(p), 16));
+}
+
+static inline void vi_store_low_halves(uint16_t *p, vi x)
+{
+    vst1_u16(p, vmovn_u32(x));
+}
+
+#endif
