@@ -287,8 +287,8 @@ DSR_API dsr_status dsr_encode_rms_norm(dsr_encoder *encoder, const dsr_rms_norm_
 typedef enum dsr_weight_format {
     DSR_WEIGHT_BF16 = 0,       /* BF16 [n_groups * n_outputs, n_inputs] as checkpoints have it */
     DSR_WEIGHT_FP8 = 1,        /* U8 (E4M3), the same shape, with a scale per block of 128 outputs x 128 inputs */
-    DSR_WEIGHT_BF16_PACKED = 2, /* U8, made by dsr_projection_pack from BF16: read as one stream, the fastest */
-    DSR_WEIGHT_FP8_PACKED = 3  /* U8, made from FP8; holds the scales too */
+    DSR_WEIGHT_BF16_PACKED = 2, /* U32, made by dsr_projection_pack from BF16: read as one stream, the fastest */
+    DSR_WEIGHT_FP8_PACKED = 3  /* U32, made from FP8; holds the scales too */
 } dsr_weight_format;
 
 /* output[r][g][o] = input[r][g] . weight[g][o] for 1 to 64 rows; each weight is read once for all rows. One group is the

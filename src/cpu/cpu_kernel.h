@@ -37,5 +37,11 @@ typedef struct dsri_cpu_kernel {
 #define DSRI_STRING2(x) #x
 #define DSRI_STRING(x) DSRI_STRING2(x)
 #define DSRI_KERNEL_NAME(name) "dsr_" name "__" DSRI_STRING(DSRI_ISA)
+/* The dsr_isa of DSRI_ISA. */
+#define DSRI_ISA_ENUM        DSRI_JOIN(DSRI_ISA_ENUM, _, DSRI_ISA)
+#define DSRI_ISA_ENUM_scalar DSR_ISA_SCALAR
+#define DSRI_ISA_ENUM_avx2   DSR_ISA_AVX2
+#define DSRI_ISA_ENUM_avx512 DSR_ISA_AVX512
+#define DSRI_ISA_ENUM_neon   DSR_ISA_NEON
 
 #endif
