@@ -6,13 +6,18 @@
 
 #include <stddef.h>
 
+enum { DSRI_HEAD_BLOCK = 16 }; /* heads of one block of logits; n_heads is a multiple of it */
+
+/* Byte offsets. Selected slots are those whose index is not -1, numbered through in slot order. */
 typedef struct dsri_attention_region {
-    size_t packed_q;      /* float [512][n_heads]: the query widened, heads as lanes */
-    size_t weights;       /* float [width][n_heads]: logits, then exp(logit - max) */
-    size_t slot_flags;    /* uint8_t [width] */
-    size_t chunk_factors; /* float [chunks][n_heads]: exp(m_c - M) of the chunked form */
-    size_t head_state;    /* float [n_heads] denominators, then uint32_t [n_heads] flags */
-    size_t size_bytes;    /* a multiple of 64 */
+    size_t q_panels;  /* float [512 * n_heads]: the query widened, heads as lanes */
+    size_t weights;   /* float [n_heads / 16][width][16], second index a selected slot: logits, then exp(logit - max) */
+    size_t chunk_max; /* float [n_chunks][n_heads]: chunked form, m_c */
+    size_t chunk_sums;   /* float [n_chunks][n_heads]: chunked form, s_c */
+    size_t denominators; /* float [n_heads], NaN where the head's output is zero */
+    size_t kv_rows;      /* uint32_t [width]: KV row of a selected slot */
+    size_t chunk_begin;  /* uint32_t [n_chunks + 1]: first selected slot of each chunk */
+    size_t size_bytes;   /* a multiple of 64 */
 } dsri_attention_region;
 
 static inline size_t dsri_align64(size_t n)
@@ -20,16 +25,24 @@ static inline size_t dsri_align64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
+static inline uint64_t dsri_attention_chunks(uint64_t width)
+{
+    return (width + DSRI_CHUNK_SLOTS - 1) / DSRI_CHUNK_SLOTS;
+}
+
 static inline dsri_attention_region dsri_attention_region_of(uint64_t width, uint32_t n_heads)
 {
-    const size_t n_chunks = (size_t)((width + DSRI_CHUNK_SLOTS - 1) / DSRI_CHUNK_SLOTS);
+    const size_t n_chunks = (size_t)dsri_attention_chunks(width);
+    const size_t head_bytes = n_heads * sizeof(float);
     dsri_attention_region r;
-    r.packed_q = 0;
-    r.weights = r.packed_q + (size_t)DSRI_HEAD_DIM * n_heads * sizeof(float);
-    r.slot_flags = r.weights + dsri_align64((size_t)width * n_heads * sizeof(float));
-    r.chunk_factors = r.slot_flags + dsri_align64((size_t)width);
-    r.head_state = r.chunk_factors + dsri_align64(n_chunks * n_heads * sizeof(float));
-    r.size_bytes = r.head_state + dsri_align64(2 * (size_t)n_heads * sizeof(float));
+    r.q_panels = 0;
+    r.weights = r.q_panels + DSRI_HEAD_DIM * head_bytes;
+    r.chunk_max = r.weights + (size_t)width * head_bytes;
+    r.chunk_sums = r.chunk_max + n_chunks * head_bytes;
+    r.denominators = r.chunk_sums + n_chunks * head_bytes;
+    r.kv_rows = r.denominators + head_bytes;
+    r.chunk_begin = r.kv_rows + dsri_align64((size_t)width * sizeof(uint32_t));
+    r.size_bytes = r.chunk_begin + dsri_align64((n_chunks + 1) * sizeof(uint32_t));
     return r;
 }
 
