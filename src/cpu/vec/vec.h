@@ -1,8 +1,7 @@
 /* A small vector vocabulary, one implementation per instruction set, chosen by DSRI_ISA (scalar, avx2, avx512, neon).
  *
- * Lanes are different outputs: no operation mixes lanes, but for vi_transpose and the ones that look at a mask. Every
- * operation is one IEEE-754 operation, a comparison or integer arithmetic per lane, so that all levels give the same
- * bits.
+ * Lanes are different outputs: no operation mixes lanes, but for the ones listed last. Every operation is one IEEE-754
+ * operation, a comparison or integer arithmetic per lane, so that all levels give the same bits.
  *
  * Types: vf VF_LANES floats, vi VF_LANES uint32_t, vm a lane mask. Loads and stores want no more than element alignment
  * and touch exactly VF_LANES elements.
@@ -17,11 +16,20 @@
  *   vf_store_bf16(p, x)      rounded to nearest even, a NaN quieted
  *   vf_load_bf16_pairs(p, &even, &odd)  2 * VF_LANES consecutive BF16, p[2i] in even[i], p[2i + 1] in odd[i]: cheaper
  *   vf_store_bf16_pairs(p, even, odd)   its inverse, rounding as vf_store_bf16 does
+ *   vf_load_pairs(p, &even, &odd)       2 * VF_LANES consecutive floats, likewise
+ *   vi_load_pairs vi_store_pairs vf_from_pairs  the same in two steps; a pair is p[2i] | p[2i + 1] << 16
  *   vf_bits vf_from_bits     reinterpretation to and from vi
  *   vi_load vi_store vi_set1 vi_add vi_sub vi_and vi_or vi_xor vi_shl(x, n) vi_shr(x, n)  (n < 32, logical)
- *   vi_transpose(x)          x[i] lane j <-> x[j] lane i, x[VF_LANES]
- *   vm_none vm_gt vm_lt vm_eq vm_not_equal (true for NaN) vm_eq_bits vm_not_finite vm_and vm_or
+ *   vi_count(n, m)           n + 1 in the lanes of m, n elsewhere
+ *   vm_none vm_gt vm_ge vm_lt vm_eq vm_not_equal (true for NaN) vm_eq_bits vm_not_finite vm_and vm_or
+ * Across lanes:
  *   vm_any(m), vm_bits(m)    0 or 1; lane i in bit i
+ *   vi_transpose(x)          x[i] lane j <-> x[j] lane i, x[VF_LANES]
+ *   vi_sum(x)                sum of the lanes, modulo 2^32
+ *   vf_max_lane(x)           greatest lane, none of them NaN
+ *   vi_pack_store(p, x, m)   the lanes of m side by side from p on; may overwrite all of p[0..VF_LANES)
+ *   vf_halving_sums(x)       lane j: the lanes of x[j], x[VF_LANES], added by halving (lane i += lane i + s for s =
+ *                            VF_LANES / 2 ... 1)
  */
 #ifndef DSRI_VEC_H
 #define DSRI_VEC_H
@@ -34,6 +42,13 @@
 #define DSRI_VEC_JOIN(a, b)  DSRI_VEC_JOIN2(a, b)
 /* The level as a number, for #if. */
 #define DSRI_VEC DSRI_VEC_JOIN(DSRI_VEC_, DSRI_ISA)
+
+/* Before a loop of up to 16 steps over an array that must live in registers. */
+#if defined(__clang__)
+#define VEC_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define VEC_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 #if DSRI_VEC == DSRI_VEC_scalar
 #include "cpu/vec/vec_scalar.h"
@@ -62,12 +77,15 @@ static inline vf vf_neg(vf x)
     return vf_from_bits(vi_xor(vf_bits(x), vi_set1(0x80000000u)));
 }
 
-#if VF_LANES > 1
-static inline void vf_load_bf16_pairs(const uint16_t *p, vf *even, vf *odd)
+static inline void vf_from_pairs(vi pairs, vf *even, vf *odd)
 {
-    const vi pairs = vi_load((const void *)p);
     *even = vf_from_bits(vi_shl(pairs, 16));
     *odd = vf_from_bits(vi_and(pairs, vi_set1(0xffff0000u)));
+}
+
+static inline void vf_load_bf16_pairs(const uint16_t *p, vf *even, vf *odd)
+{
+    vf_from_pairs(vi_load_pairs(p), even, odd);
 }
 
 /* The BF16 of each lane in the upper half, the lower half undefined. */
@@ -85,14 +103,13 @@ static inline void vf_store_bf16_pairs(uint16_t *p, vf even, vf odd)
 {
     const vi low = vi_shr(vf_round_to_bf16(even), 16);
     const vi high = vi_and(vf_round_to_bf16(odd), vi_set1(0xffff0000u));
-    vi_store((void *)p, vi_or(low, high));
+    vi_store_pairs(p, vi_or(low, high));
 }
 
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {
     vi_store_low_halves(p, vi_shr(vf_round_to_bf16(x), 16));
 }
-#endif
 
 static inline void vec_prefetch(const void *p)
 {

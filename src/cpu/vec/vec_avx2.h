@@ -2,6 +2,8 @@
 #ifndef DSRI_VEC_AVX2_H
 #define DSRI_VEC_AVX2_H
 
+#include "cpu/vec/pack_table.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -157,6 +159,11 @@ static inline vm vm_gt(vf a, vf b)
     return _mm256_cmp_ps(a, b, _CMP_GT_OQ);
 }
 
+static inline vm vm_ge(vf a, vf b)
+{
+    return _mm256_cmp_ps(a, b, _CMP_GE_OQ);
+}
+
 static inline vm vm_lt(vf a, vf b)
 {
     return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
@@ -203,9 +210,61 @@ static inline int vm_any(vm m)
     return _mm256_movemask_ps(m) != 0;
 }
 
+static inline vi vi_count(vi n, vm m)
+{
+    return _mm256_sub_epi32(n, vf_bits(m));
+}
+
+static inline uint32_t vi_sum(vi x)
+{
+    const __m128i y = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    const __m128i z = _mm_add_epi32(y, _mm_shuffle_epi32(y, 0x4e));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_add_epi32(z, _mm_shuffle_epi32(z, 0xb1)));
+}
+
+static inline float vf_max_lane(vf x)
+{
+    const __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 z = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
+}
+
+static inline void vi_pack_store(uint32_t *p, vi x, vm m)
+{
+    const uint32_t bits = vm_bits(m), low = bits & 15, high = bits >> 4;
+    const __m128i *table = (const void *)vec_pack_table;
+    _mm_storeu_si128((void *)p, _mm_shuffle_epi8(_mm256_castsi256_si128(x), _mm_load_si128(table + low)));
+    _mm_storeu_si128((void *)(p + __builtin_popcount(low)),
+                     _mm_shuffle_epi8(_mm256_extracti128_si256(x, 1), _mm_load_si128(table + high)));
+}
+
+static inline vf vf_halving_sums(const vf x[VF_LANES])
+{
+    vf y[4], z[2];
+    for (int i = 0; i < 4; i++) { /* fours: x[i] in the lower half, x[4 + i] in the upper one */
+        y[i] =
+            _mm256_add_ps(_mm256_permute2f128_ps(x[i], x[4 + i], 0x20), _mm256_permute2f128_ps(x[i], x[4 + i], 0x31));
+    }
+    for (int i = 0; i < 2; i++) { /* twos */
+        z[i] = _mm256_add_ps(_mm256_shuffle_ps(y[2 * i], y[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(y[2 * i], y[2 * i + 1], 0xee));
+    }
+    return _mm256_add_ps(_mm256_shuffle_ps(z[0], z[1], 0x88), _mm256_shuffle_ps(z[0], z[1], 0xdd));
+}
+
 static inline vf vf_select(vm m, vf a, vf b)
 {
     return _mm256_blendv_ps(b, a, m);
+}
+
+static inline void vf_load_pairs(const float *p, vf *even, vf *odd)
+{
+    const vf a = vf_load(p);
+    const vf b = vf_load(p + 8);
+    const vf low = _mm256_permute2f128_ps(a, b, 0x20);
+    const vf high = _mm256_permute2f128_ps(a, b, 0x31);
+    *even = _mm256_shuffle_ps(low, high, 0x88);
+    *odd = _mm256_shuffle_ps(low, high, 0xdd);
 }
 
 static inline vf vf_load_bf16(const uint16_t *p)
@@ -216,6 +275,16 @@ static inline vf vf_load_bf16(const uint16_t *p)
 static inline void vi_store_low_halves(uint16_t *p, vi x)
 {
     _mm_storeu_si128((void *)p, _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+}
+
+static inline vi vi_load_pairs(const uint16_t *p)
+{
+    return _mm256_loadu_si256((const void *)p);
+}
+
+static inline void vi_store_pairs(uint16_t *p, vi x)
+{
+    _mm256_storeu_si256((void *)p, x);
 }
 
 #endif

@@ -164,6 +164,11 @@ static inline vm vm_gt(vf a, vf b)
     return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
 }
 
+static inline vm vm_ge(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
+}
+
 static inline vm vm_lt(vf a, vf b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
@@ -209,9 +214,58 @@ static inline uint32_t vm_bits(vm m)
     return m;
 }
 
+static inline vi vi_count(vi n, vm m)
+{
+    return _mm512_mask_add_epi32(n, m, n, _mm512_set1_epi32(1));
+}
+
+static inline uint32_t vi_sum(vi x)
+{
+    return (uint32_t)_mm512_reduce_add_epi32(x);
+}
+
+static inline float vf_max_lane(vf x)
+{
+    return _mm512_reduce_max_ps(x);
+}
+
+static inline void vi_pack_store(uint32_t *p, vi x, vm m)
+{
+    /* Not the storing form of the instruction, which is microcode on some machines. */
+    vi_store(p, _mm512_maskz_compress_epi32(m, x));
+}
+
+static inline vf vf_halving_sums(const vf x[VF_LANES])
+{
+    vf y[8], z[4], w[2];
+    for (int i = 0; i < 4;
+         i++) { /* eights: x[i] in the lower half, x[i + 4] in the upper one, and x[8 + i], x[12 + i] */
+        y[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[i], x[i + 4], 0x44), _mm512_shuffle_f32x4(x[i], x[i + 4], 0xee));
+        y[4 + i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x44),
+                                 _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xee));
+    }
+    for (int i = 0; i < 4; i++) { /* fours: one quarter for each of x[i], x[4 + i], x[8 + i], x[12 + i] */
+        z[i] = _mm512_add_ps(_mm512_shuffle_f32x4(y[i], y[4 + i], 0x88), _mm512_shuffle_f32x4(y[i], y[4 + i], 0xdd));
+    }
+    for (int i = 0; i < 2; i++) { /* twos */
+        w[i] = _mm512_add_ps(_mm512_shuffle_ps(z[2 * i], z[2 * i + 1], 0x44),
+                             _mm512_shuffle_ps(z[2 * i], z[2 * i + 1], 0xee));
+    }
+    return _mm512_add_ps(_mm512_shuffle_ps(w[0], w[1], 0x88), _mm512_shuffle_ps(w[0], w[1], 0xdd));
+}
+
 static inline vf vf_select(vm m, vf a, vf b)
 {
     return _mm512_mask_blend_ps(m, b, a);
+}
+
+static inline void vf_load_pairs(const float *p, vf *even, vf *odd)
+{
+    const vi evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const vf a = vf_load(p);
+    const vf b = vf_load(p + 16);
+    *even = _mm512_permutex2var_ps(a, evens, b);
+    *odd = _mm512_permutex2var_ps(a, vi_add(evens, vi_set1(1)), b);
 }
 
 static inline vf vf_load_bf16(const uint16_t *p)
@@ -222,6 +276,16 @@ static inline vf vf_load_bf16(const uint16_t *p)
 static inline void vi_store_low_halves(uint16_t *p, vi x)
 {
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(x));
+}
+
+static inline vi vi_load_pairs(const uint16_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+static inline void vi_store_pairs(uint16_t *p, vi x)
+{
+    _mm512_storeu_si512(p, x);
 }
 
 #endif

@@ -2,6 +2,8 @@
 #ifndef DSRI_VEC_NEON_H
 #define DSRI_VEC_NEON_H
 
+#include "cpu/vec/pack_table.h"
+
 #include <arm_neon.h>
 #include <stdint.h>
 
@@ -73,12 +75,12 @@ static inline vf vf_from_bits(vi b)
 
 static inline vi vi_load(const uint32_t *p)
 {
-    return vreinterpretq_u32_u8(vld1q_u8((const uint8_t *)p)); /* BF16 pairs are only 2-byte aligned */
+    return vld1q_u32(p);
 }
 
 static inline void vi_store(uint32_t *p, vi x)
 {
-    vst1q_u8((uint8_t *)p, vreinterpretq_u8_u32(x));
+    vst1q_u32(p, x);
 }
 
 static inline vi vi_set1(uint32_t x)
@@ -141,6 +143,11 @@ static inline vm vm_gt(vf a, vf b)
     return vcgtq_f32(a, b);
 }
 
+static inline vm vm_ge(vf a, vf b)
+{
+    return vcgeq_f32(a, b);
+}
+
 static inline vm vm_lt(vf a, vf b)
 {
     return vcltq_f32(a, b);
@@ -188,6 +195,36 @@ static inline int vm_any(vm m)
     return vmaxvq_u32(m) != 0;
 }
 
+static inline vi vi_count(vi n, vm m)
+{
+    return vsubq_u32(n, m);
+}
+
+static inline uint32_t vi_sum(vi x)
+{
+    return vaddvq_u32(x);
+}
+
+static inline float vf_max_lane(vf x)
+{
+    return vmaxvq_f32(x);
+}
+
+static inline void vi_pack_store(uint32_t *p, vi x, vm m)
+{
+    const uint8x16_t order = vld1q_u8(vec_pack_table[vm_bits(m)]);
+    vst1q_u8((uint8_t *)p, vqtbl1q_u8(vreinterpretq_u8_u32(x), order));
+}
+
+static inline vf vf_halving_sums(const vf x[VF_LANES])
+{
+    const vf twos01 = vaddq_f32(vcombine_f32(vget_low_f32(x[0]), vget_low_f32(x[1])),
+                                vcombine_f32(vget_high_f32(x[0]), vget_high_f32(x[1])));
+    const vf twos23 = vaddq_f32(vcombine_f32(vget_low_f32(x[2]), vget_low_f32(x[3])),
+                                vcombine_f32(vget_high_f32(x[2]), vget_high_f32(x[3])));
+    return vpaddq_f32(twos01, twos23);
+}
+
 static inline vf vf_select(vm m, vf a, vf b)
 {
     return vbslq_f32(m, a, b);
@@ -199,6 +236,13 @@ static inline vf vf_max(vf a, vf b)
     return vf_select(vm_gt(a, b), a, b);
 }
 
+static inline void vf_load_pairs(const float *p, vf *even, vf *odd)
+{
+    const float32x4x2_t pairs = vld2q_f32(p);
+    *even = pairs.val[0];
+    *odd = pairs.val[1];
+}
+
 static inline vf vf_load_bf16(const uint16_t *p)
 {
     return vf_from_bits(vshll_n_u16(vld1_u16(p), 16));
@@ -207,6 +251,16 @@ static inline vf vf_load_bf16(const uint16_t *p)
 static inline void vi_store_low_halves(uint16_t *p, vi x)
 {
     vst1_u16(p, vmovn_u32(x));
+}
+
+static inline vi vi_load_pairs(const uint16_t *p)
+{
+    return vreinterpretq_u32_u16(vld1q_u16(p));
+}
+
+static inline void vi_store_pairs(uint16_t *p, vi x)
+{
+    vst1q_u16(p, vreinterpretq_u16_u32(x));
 }
 
 #endif

@@ -83,12 +83,14 @@ static inline vf vf_from_bits(vi b)
 
 static inline vi vi_load(const uint32_t *p)
 {
-    return *p;
+    vi x;
+    memcpy(&x, p, sizeof x); /* BF16 pairs are only 2-byte aligned */
+    return x;
 }
 
 static inline void vi_store(uint32_t *p, vi x)
 {
-    *p = x;
+    memcpy(p, &x, sizeof x);
 }
 
 static inline vi vi_set1(uint32_t x)
@@ -146,6 +148,11 @@ static inline vm vm_gt(vf a, vf b)
     return a > b;
 }
 
+static inline vm vm_ge(vf a, vf b)
+{
+    return a >= b;
+}
+
 static inline vm vm_lt(vf a, vf b)
 {
     return a < b;
@@ -191,9 +198,41 @@ static inline uint32_t vm_bits(vm m)
     return (uint32_t)m;
 }
 
+static inline vi vi_count(vi n, vm m)
+{
+    return n + (vi)m;
+}
+
+static inline uint32_t vi_sum(vi x)
+{
+    return x;
+}
+
+static inline float vf_max_lane(vf x)
+{
+    return x;
+}
+
+static inline void vi_pack_store(uint32_t *p, vi x, vm m)
+{
+    (void)m; /* if not set, what it overwrites means nothing */
+    *p = x;
+}
+
+static inline vf vf_halving_sums(const vf x[VF_LANES])
+{
+    return x[0];
+}
+
 static inline vf vf_select(vm m, vf a, vf b)
 {
     return m ? a : b;
+}
+
+static inline void vf_load_pairs(const float *p, vf *even, vf *odd)
+{
+    *even = p[0];
+    *odd = p[1];
 }
 
 static inline vf vf_load_bf16(const uint16_t *p)
@@ -201,23 +240,20 @@ static inline vf vf_load_bf16(const uint16_t *p)
     return vf_from_bits((uint32_t)*p << 16);
 }
 
-static inline void vf_store_bf16(uint16_t *p, vf x)
+static inline void vi_store_low_halves(uint16_t *p, vi x)
 {
-    const vi b = vf_bits(x);
-    /* The carry could turn a NaN into -0. */
-    *p = (uint16_t)(x != x ? b >> 16 | 0x40u : (b + 0x7fffu + (b >> 16 & 1u)) >> 16);
+    *p = (uint16_t)x;
 }
 
-static inline void vf_load_bf16_pairs(const uint16_t *p, vf *even, vf *odd)
+static inline vi vi_load_pairs(const uint16_t *p)
 {
-    *even = vf_load_bf16(p);
-    *odd = vf_load_bf16(p + 1);
+    return (uint32_t)p[1] << 16 | p[0];
 }
 
-static inline void vf_store_bf16_pairs(uint16_t *p, vf even, vf odd)
+static inline void vi_store_pairs(uint16_t *p, vi x)
 {
-    vf_store_bf16(p, even);
-    vf_store_bf16(p + 1, odd);
+    p[0] = (uint16_t)x;
+    p[1] = (uint16_t)(x >> 16);
 }
 
 #endif

@@ -1,0 +1,61 @@
+/* Phase "pack": the list of selected KV rows, and q widened with heads as lanes. */
+#ifndef DSRI_ATTENTION_PACK_H
+#define DSRI_ATTENTION_PACK_H
+
+#include "cpu/kernels/attention_query.h"
+
+/* Slots cut into chunks of 64: by their place in the caller's list for the chunked form, by their place among the
+ * selected ones, all chunks but the last full, for the two-pass form. */
+static inline void select_rows(const attention_query *a, int chunked)
+{
+    const size_t width = a->row->width;
+    const uint64_t kv_len = a->row->kv_len;
+    uint32_t n = 0;
+    int usable = 1;
+    for (size_t i = 0; i < width; i++) {
+        const int32_t index = a->indices[i];
+        if (i % DSRI_CHUNK_SLOTS == 0) {
+            a->chunk_begin[i / DSRI_CHUNK_SLOTS] = n;
+        }
+        a->kv_rows[n] = (uint32_t)index;
+        n += index != -1;
+        usable &= index == -1 || (index >= 0 && (uint64_t)index < kv_len);
+    }
+    n = usable ? n : 0;
+    for (size_t c = 0; c <= a->n_chunks; c++) {
+        const size_t full = c * DSRI_CHUNK_SLOTS;
+        const uint32_t begin = chunked && c < a->n_chunks ? a->chunk_begin[c] : (uint32_t)(full < n ? full : n);
+        a->chunk_begin[c] = begin < n ? begin : n;
+    }
+}
+
+/* VF_LANES heads from `head` into their panel, [512][PANEL_HEADS]. */
+static inline void pack_q(const attention_query *a, uint32_t head)
+{
+    float *panel = a->q_panels + (size_t)(head / PANEL_HEADS) * DSRI_HEAD_DIM * PANEL_HEADS + head % PANEL_HEADS;
+    const uint16_t *q = a->q + (size_t)head * DSRI_HEAD_DIM;
+    for (int f = 0; f < DSRI_HEAD_DIM; f += 2 * VF_LANES) {
+        vi pairs[VF_LANES];
+        VEC_UNROLL
+        for (int h = 0; h < VF_LANES; h++) {
+            pairs[h] = vi_load_pairs(q + h * DSRI_HEAD_DIM + f);
+        }
+        vi_transpose(pairs);
+        VEC_UNROLL
+        for (int i = 0; i < VF_LANES; i++) {
+            vf even, odd;
+            vf_from_pairs(pairs[i], &even, &odd);
+            vf_store(panel + (f + 2 * i) * PANEL_HEADS, even);
+            vf_store(panel + (f + 2 * i + 1) * PANEL_HEADS, odd);
+        }
+    }
+}
+
+static inline void pack_heads(const attention_query *a, uint32_t first_head)
+{
+    for (uint32_t h = 0; h < DSRI_HEAD_BLOCK; h += VF_LANES) {
+        pack_q(a, first_head + h);
+    }
+}
+
+#endif
