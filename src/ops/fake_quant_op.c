@@ -28,7 +28,7 @@ static dsr_status check_scalars(const dsri_check *check, const dsr_fake_quant_de
     }
     if (desc->n_vectors == 0)
         return dsri_check_fail(check, DSRI_SHARED, DSR_ERR_VALUE, "n_vectors must be nonzero, got 0");
-    return DSR_OK;
+    return dsri_check_u32(check, DSRI_SHARED, "n_vectors", desc->n_vectors);
 }
 
 dsr_status dsr_encode_fake_quant(dsr_encoder *encoder, const dsr_fake_quant_desc *desc)
@@ -41,7 +41,7 @@ dsr_status dsr_encode_fake_quant(dsr_encoder *encoder, const dsr_fake_quant_desc
     DSRI_TRY(dsri_check_encoder(&check, encoder, DSRI_OP_FAKE_QUANT, desc));
     DSRI_TRY(dsri_check_struct_size(&check, desc->struct_size, sizeof(*desc)));
     DSRI_TRY(check_scalars(&check, desc));
-    DSRI_TRY(dsri_check_product(&check, DSRI_SHARED, "input: shape product", desc->n_vectors, desc->dim, &n_elements));
+    n_elements = desc->n_vectors * desc->dim;
     DSRI_TRY(dsri_check_view(&check, DSRI_SHARED, "input", &desc->input, DSR_DTYPE_BF16, n_elements, &input));
     DSRI_TRY(dsri_check_view(&check, DSRI_SHARED, "output", &desc->output, DSR_DTYPE_BF16, n_elements, &output));
     plan.kind = (uint32_t)desc->kind;

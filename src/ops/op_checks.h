@@ -54,6 +54,10 @@ dsr_status dsri_check_u32(const dsri_check *check, uint32_t row, const char *fie
 dsr_status dsri_check_view(const dsri_check *check, uint32_t row, const char *field, const dsr_view *view,
                            dsr_dtype dtype, uint64_t n_elements, void **address);
 
+/* The same for a view that all rows share and that may be F32 or BF16. */
+dsr_status dsri_check_float_view(const dsri_check *check, const char *field, const dsr_view *view, uint64_t n_elements,
+                                 void **address);
+
 /* (count - 1) * stride + length: elements of `count` (not 0) pieces of `length` that start `stride` apart. `what` names
  * the sum in the failure text. */
 dsr_status dsri_check_extent(const dsri_check *check, uint32_t row, const char *what, uint64_t count, uint64_t stride,

@@ -52,11 +52,12 @@ static dsr_status copy_frequencies(const dsri_check *check, const dsr_rope_desc 
     return DSR_OK;
 }
 
-/* The row's positions fit 32 bits; rows do not meet. */
+/* Positions and the number of heads to rotate fit 32 bits; rows do not meet. */
 static dsr_status check_rows(const dsri_check *check, const dsr_rope_desc *desc, uint64_t *n_tokens)
 {
     dsr_range tokens[DSRI_MAX_ROWS];
     uint32_t first, second;
+    uint64_t n_heads = 0;
     *n_tokens = 0;
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_rope_row *row = &desc->rows[r];
@@ -66,6 +67,8 @@ static dsr_status check_rows(const dsri_check *check, const dsr_rope_desc *desc,
                                    "position overflows: start_pos %" PRIu32 ", n_tokens %" PRIu32
                                    " and position_step %" PRIu32 " reach %" PRIu64 ", needs at most %" PRIu32,
                                    row->start_pos, n_tokens_of(row), position_step_of(row), last, UINT32_MAX);
+        n_heads += (uint64_t)n_tokens_of(row) * desc->n_heads;
+        DSRI_TRY(dsri_check_u32(check, r, "number of heads of all tokens", n_heads));
         tokens[r].begin = row->row;
         DSRI_TRY(dsri_check_sum(check, r, "token range", row->row, n_tokens_of(row), &tokens[r].end));
         *n_tokens = dsri_max64(*n_tokens, tokens[r].end);
@@ -81,16 +84,10 @@ static dsr_status check_rows(const dsri_check *check, const dsr_rope_desc *desc,
 static dsr_status check_views(const dsri_check *check, const dsr_rope_desc *desc, uint64_t n_tokens, void **input,
                               void **output)
 {
-    const dsr_dtype dtype = desc->input.dtype;
     uint64_t n_elements;
-    if (!desc->input.buffer)
-        return dsri_check_fail(check, DSRI_SHARED, DSR_ERR_NULL, "input is null");
-    if (dtype != DSR_DTYPE_F32 && dtype != DSR_DTYPE_BF16)
-        return dsri_check_fail(check, DSRI_SHARED, DSR_ERR_DTYPE, "input must be f32 or bf16, got %s",
-                               dsr_dtype_name(dtype));
     DSRI_TRY(dsri_check_product(check, DSRI_SHARED, "input: shape product", n_tokens,
                                 (uint64_t)desc->n_heads * desc->head_dim, &n_elements));
-    DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "input", &desc->input, dtype, n_elements, input));
+    DSRI_TRY(dsri_check_float_view(check, "input", &desc->input, n_elements, input));
     return dsri_check_view(check, DSRI_SHARED, "output", &desc->output, DSR_DTYPE_BF16, n_elements, output);
 }
 
