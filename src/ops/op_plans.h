@@ -5,48 +5,42 @@
 
 #include <stdint.h>
 
-enum {
-    DSRI_MAX_ROWS = 64,
-    DSRI_HEAD_DIM = 512,
-    DSRI_INDEX_DIM = 128,
-    DSRI_CHUNK_SLOTS = 64,
-    DSRI_MAX_ROPE_PAIRS = 64
-};
+enum { DSRI_MAX_ROWS = 64, DSRI_HEAD_DIM = 512, DSRI_INDEX_DIM = 128, DSRI_CHUNK_SLOTS = 64, DSRI_MAX_ROPE_PAIRS = 64 };
 
 typedef struct dsri_attention_row_plan {
-    const uint16_t *kv;      /* BF16, row t at kv + t * kv_row_stride */
+    const uint16_t *kv; /* BF16, row t at kv + t * kv_row_stride */
     uint64_t kv_len;
     uint64_t kv_row_stride;
-    const int32_t *indices;  /* list of query i at indices + i * index_stride */
+    const int32_t *indices; /* list of query i at indices + i * index_stride */
     uint64_t index_stride;
-    const uint16_t *q;       /* query i at q + i * n_heads * 512 */
-    uint16_t *output;        /* likewise */
-    uint8_t *workspace;      /* 64-byte aligned; query i's region at workspace + i * dsri_attention_region_bytes() */
+    const uint16_t *q;  /* query i at q + i * n_heads * 512 */
+    uint16_t *output;   /* likewise */
+    uint8_t *workspace; /* 64-byte aligned; query i's region at workspace + i * dsri_attention_region_bytes() */
     uint32_t width;
     uint32_t n_queries;
-    uint32_t first_query;    /* queries of earlier rows: numbers (row, query) pairs through */
+    uint32_t first_query; /* queries of earlier rows: numbers (row, query) pairs through */
 } dsri_attention_row_plan;
 
 typedef struct dsri_attention_plan {
     uint32_t n_rows;
-    uint32_t n_queries;      /* of all rows */
+    uint32_t n_queries; /* of all rows */
     uint32_t n_heads;
-    uint32_t chunked;        /* 1: the flash form */
+    uint32_t chunked; /* 1: the flash form */
     float scale;
     const float *sinks;
     dsri_attention_row_plan rows[DSRI_MAX_ROWS];
 } dsri_attention_plan;
 
 typedef struct dsri_indexer_row_plan {
-    const uint16_t *keys;    /* BF16, key t at keys + t * key_row_stride */
+    const uint16_t *keys; /* BF16, key t at keys + t * key_row_stride */
     uint64_t kv_len;
     uint64_t key_row_stride;
-    const uint16_t *q;       /* query i at q + i * n_heads * 128 */
-    const float *weights;    /* query i at weights + i * n_heads */
-    int32_t *output;         /* list of query i at output + i * output_stride */
+    const uint16_t *q;    /* query i at q + i * n_heads * 128 */
+    const float *weights; /* query i at weights + i * n_heads */
+    int32_t *output;      /* list of query i at output + i * output_stride */
     uint64_t output_stride;
-    float *scores;           /* null, or query i's kv_len scores at scores + i * kv_len */
-    uint8_t *workspace;      /* 64-byte aligned; query i's region at workspace + i * dsri_indexer_region_bytes() */
+    float *scores;      /* null, or query i's kv_len scores at scores + i * kv_len */
+    uint8_t *workspace; /* 64-byte aligned; query i's region at workspace + i * dsri_indexer_region_bytes() */
     uint32_t start_pos;
     uint32_t ratio;
     int32_t offset;
@@ -63,11 +57,11 @@ typedef struct dsri_indexer_plan {
 } dsri_indexer_plan;
 
 typedef struct dsri_compressor_row_plan {
-    const float *kv;         /* this row's first token; tokens are coff * dim apart */
+    const float *kv; /* this row's first token; tokens are coff * dim apart */
     const float *score;
     float *kv_state;
     float *score_state;
-    uint16_t *output;        /* this row's max(1, emitted) output rows */
+    uint16_t *output; /* this row's max(1, emitted) output rows */
     uint32_t start_pos;
     uint32_t n_tokens;
 } dsri_compressor_row_plan;
@@ -90,10 +84,10 @@ typedef struct dsri_gather_plan {
 } dsri_gather_plan;
 
 typedef struct dsri_copy_row_plan {
-    const uint8_t *source;   /* first source row of this row */
-    uint8_t *destination;    /* row 0 of the destination */
+    const uint8_t *source; /* first source row of this row */
+    uint8_t *destination;  /* row 0 of the destination */
     uint64_t destination_row;
-    uint64_t ring_rows;      /* 0: no ring */
+    uint64_t ring_rows; /* 0: no ring */
     uint32_t n_copies;
 } dsri_copy_row_plan;
 
@@ -104,7 +98,7 @@ typedef struct dsri_copy_plan {
 } dsri_copy_plan;
 
 typedef struct dsri_rope_row_plan {
-    const void *input;       /* first token of this row: F32 or BF16 [n_heads, head_dim] per token */
+    const void *input; /* first token of this row: F32 or BF16 [n_heads, head_dim] per token */
     uint16_t *output;
     uint32_t start_pos;
     uint32_t position_step;
@@ -123,7 +117,7 @@ typedef struct dsri_rope_plan {
 } dsri_rope_plan;
 
 typedef struct dsri_fake_quant_plan {
-    uint32_t kind;           /* dsr_quant_kind */
+    uint32_t kind; /* dsr_quant_kind */
     uint32_t dim;
     uint64_t n_vectors;
     const uint16_t *input;
@@ -137,8 +131,8 @@ typedef struct dsri_rms_norm_plan {
     float epsilon;
     uint64_t n_vectors;
     const void *input;
-    const float *weight;     /* null: none */
-    void *output;            /* may be input */
+    const float *weight; /* null: none */
+    void *output;        /* may be input */
 } dsri_rms_norm_plan;
 
 typedef struct dsri_projection_plan {
@@ -151,7 +145,7 @@ typedef struct dsri_projection_plan {
     uint32_t output_is_f32;
     const uint16_t *input;
     const void *weight;
-    const void *scales;      /* FP8, not packed */
+    const void *scales; /* FP8, not packed */
     void *output;
 } dsri_projection_plan;
 
