@@ -1,0 +1,38 @@
+/* What this machine's CPU can do, operating system's support included. */
+#ifndef DSRI_CPU_FEATURES_H
+#define DSRI_CPU_FEATURES_H
+
+#include <dsrows/context.h>
+
+/* A set bit says that the instructions may be run: the CPU has them and the system saves their registers. */
+enum {
+    DSRI_CPU_AVX2 = 1 << 0,
+    DSRI_CPU_FMA = 1 << 1,
+    DSRI_CPU_AVX512F = 1 << 2,
+    DSRI_CPU_AVX512BW = 1 << 3,
+    DSRI_CPU_AVX512DQ = 1 << 4,
+    DSRI_CPU_AVX512VL = 1 << 5,
+    DSRI_CPU_AVX512_BF16 = 1 << 6,
+    DSRI_CPU_NEON = 1 << 7
+};
+
+/* What CPUID and XGETBV report on x86. */
+typedef struct dsri_cpuid {
+    uint32_t leaf1_ecx;
+    uint32_t leaf7_ebx;
+    uint32_t leaf7_1_eax;
+    uint64_t xcr0; /* 0 if the system has not switched XSAVE on */
+} dsri_cpuid;
+
+uint32_t dsri_features_of_cpuid(const dsri_cpuid *cpuid);
+/* The features of this machine. */
+uint32_t dsri_cpu_features(void);
+
+/* Features that an instruction set needs, all of them. */
+uint32_t dsri_isa_features(dsr_isa isa);
+/* Bit 1 << isa for every instruction set in this build. */
+uint32_t dsri_built_isas(void);
+/* The best level in the build whose features are all present. */
+dsr_isa dsri_best_isa(uint32_t features, uint32_t built_isas);
+
+#endif

@@ -1,0 +1,63 @@
+#include "cpu/kernel_table.h"
+
+#include "cpu/cpu_features.h"
+#include "cpu/kernels.inc"
+
+#define DECLARE_KERNEL(symbol, isa) extern const dsri_cpu_kernel dsri_kernel_##symbol##__##isa __attribute__((weak));
+DSRI_ALL_OPS(DECLARE_KERNEL, scalar)
+#ifdef DSRI_HAVE_AVX2
+DSRI_ALL_OPS(DECLARE_KERNEL, avx2)
+#endif
+#ifdef DSRI_HAVE_AVX512
+DSRI_ALL_OPS(DECLARE_KERNEL, avx512)
+#endif
+#ifdef DSRI_HAVE_NEON
+DSRI_ALL_OPS(DECLARE_KERNEL, neon)
+#endif
+
+typedef struct kernel_line {
+    const dsri_cpu_kernel *kernel;
+    uint32_t features; /* needed beyond those of the kernel's instruction set */
+} kernel_line;
+
+#define KERNEL_LINE(symbol, isa) {&dsri_kernel_##symbol##__##isa, 0},
+
+static const kernel_line lines[] = {DSRI_ALL_OPS(KERNEL_LINE, scalar)
+#ifdef DSRI_HAVE_AVX2
+                                        DSRI_ALL_OPS(KERNEL_LINE, avx2)
+#endif
+#ifdef DSRI_HAVE_AVX512
+                                            DSRI_ALL_OPS(KERNEL_LINE, avx512)
+#endif
+#ifdef DSRI_HAVE_NEON
+                                                DSRI_ALL_OPS(KERNEL_LINE, neon)
+#endif
+};
+
+static int is_candidate(const kernel_line *line, dsri_op op, dsr_isa isa, dsr_exactness exactness, uint32_t features)
+{
+    const dsri_cpu_kernel *kernel = line->kernel;
+    return kernel && kernel->op == op && (kernel->isa == isa || kernel->isa == DSR_ISA_SCALAR) &&
+           (kernel->exactness == DSR_EXACT_DEVICE || exactness == DSR_EXACT_ROW) &&
+           (line->features & features) == line->features;
+}
+
+static int merit(const dsri_cpu_kernel *kernel)
+{
+    return (kernel->exactness == DSR_EXACT_ROW) * 2 + (kernel->isa != DSR_ISA_SCALAR);
+}
+
+dsri_candidates dsri_find_candidates(dsri_op op, dsr_isa isa, dsr_exactness exactness, uint32_t features)
+{
+    dsri_candidates found = {{NULL}};
+    uint32_t n = 0;
+    for (size_t i = sizeof lines / sizeof lines[0]; i-- > 0 && n < DSRI_MAX_CANDIDATES;) {
+        if (!is_candidate(&lines[i], op, isa, exactness, features))
+            continue;
+        uint32_t place = n++;
+        for (; place > 0 && merit(found.kernels[place - 1]) < merit(lines[i].kernel); place--)
+            found.kernels[place] = found.kernels[place - 1];
+        found.kernels[place] = lines[i].kernel;
+    }
+    return found;
+}
