@@ -44,6 +44,7 @@ typedef struct dsri_wave {
 
 typedef struct dsri_backend {
     dsr_device_kind kind;
+    const char *name; /* such as "cpu" */
 
     uint32_t (*device_count)(void);
     /* Checks the fields of desc that are the back end's, sets the context's isa and n_threads, gives its own object. */

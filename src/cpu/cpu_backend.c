@@ -310,6 +310,7 @@ static dsr_status submit(void *device, void *encoder_state, const dsri_wave *wav
 extern const dsri_backend dsri_cpu_backend;
 const dsri_backend dsri_cpu_backend = {
     .kind = DSR_DEVICE_CPU,
+    .name = "cpu",
     .device_count = device_count,
     .open = open_device,
     .close = close_device,
