@@ -20,6 +20,7 @@
  *   vi_load_pairs vi_store_pairs vf_from_pairs  the same in two steps; a pair is p[2i] | p[2i + 1] << 16
  *   vf_bits vf_from_bits     reinterpretation to and from vi
  *   vi_load vi_store vi_set1 vi_add vi_sub vi_and vi_or vi_xor vi_shl(x, n) vi_shr(x, n)  (n < 32, logical)
+ *   vi_sar(x, n)             the top bit moves in
  *   vi_count(n, m)           n + 1 in the lanes of m, n elsewhere
  *   vm_none vm_gt vm_ge vm_lt vm_eq vm_not_equal (true for NaN) vm_eq_bits vm_not_finite vm_and vm_or
  * Across lanes:

@@ -128,6 +128,11 @@ static inline vi vi_shr(vi x, int n)
     return _mm256_srli_epi32(x, n);
 }
 
+static inline vi vi_sar(vi x, int n)
+{
+    return _mm256_srai_epi32(x, n);
+}
+
 static inline void vi_transpose(vi x[VF_LANES])
 {
     vi y[VF_LANES];

@@ -126,6 +126,11 @@ static inline vi vi_shr(vi x, int n)
     return _mm512_srli_epi32(x, (unsigned)n);
 }
 
+static inline vi vi_sar(vi x, int n)
+{
+    return _mm512_srai_epi32(x, (unsigned)n);
+}
+
 static inline void vi_transpose(vi x[VF_LANES])
 {
     vi y[VF_LANES];

@@ -123,6 +123,11 @@ static inline vi vi_shr(vi x, int n)
     return vshlq_u32(x, vdupq_n_s32(-n));
 }
 
+static inline vi vi_sar(vi x, int n)
+{
+    return vreinterpretq_u32_s32(vshlq_s32(vreinterpretq_s32_u32(x), vdupq_n_s32(-n)));
+}
+
 static inline void vi_transpose(vi x[VF_LANES])
 {
     const uint32x4x2_t a = vtrnq_u32(x[0], x[1]);

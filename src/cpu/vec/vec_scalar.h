@@ -133,6 +133,11 @@ static inline vi vi_shr(vi x, int n)
     return x >> n;
 }
 
+static inline vi vi_sar(vi x, int n)
+{
+    return (uint32_t)((int32_t)x >> n);
+}
+
 static inline void vi_transpose(vi x[VF_LANES])
 {
     (void)x;
