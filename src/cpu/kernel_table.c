@@ -3,7 +3,7 @@
 #include "cpu/cpu_features.h"
 #include "cpu/kernels.inc"
 
-#define DECLARE_KERNEL(symbol, isa) extern const dsri_cpu_kernel dsri_kernel_##symbol##__##isa __attribute__((weak));
+#define DECLARE_KERNEL(symbol, isa) extern const dsri_cpu_kernel dsri_kernel_##symbol##__##isa;
 DSRI_ALL_OPS(DECLARE_KERNEL, scalar)
 #ifdef DSRI_HAVE_AVX2
 DSRI_ALL_OPS(DECLARE_KERNEL, avx2)
