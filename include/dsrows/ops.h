@@ -270,7 +270,7 @@ DSR_API dsr_status dsr_encode_fake_quant(dsr_encoder *encoder, const dsr_fake_qu
  * Values: a vector whose sum of squares is not finite is zeros; a result that is not finite is 0. */
 typedef struct dsr_rms_norm_desc {
     uint32_t struct_size; /* sizeof(dsr_rms_norm_desc) */
-    uint32_t dim;         /* 1..16384 */
+    uint32_t dim;         /* a multiple of 16 up to 16384 */
     uint64_t n_vectors;   /* not 0 */
     float epsilon;        /* finite, > 0 */
     dsr_view input;       /* F32 or BF16 [n_vectors, dim] */
