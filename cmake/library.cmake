@@ -27,10 +27,6 @@ file(GLOB dsr_sources CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/src/ops/*.c ${PROJECT_SOURCE_DIR}/src/cpu/*.c)
 file(GLOB dsr_kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/kernels/*.c)
 
-if(NOT dsr_sources)
-    file(WRITE ${PROJECT_BINARY_DIR}/none.c "typedef int none;\n")
-    set(dsr_sources ${PROJECT_BINARY_DIR}/none.c)
-endif()
 add_library(dsrows_objects OBJECT ${dsr_sources})
 target_link_libraries(dsrows_objects PRIVATE dsrows_build)
 set(dsr_objects $<TARGET_OBJECTS:dsrows_objects>)

@@ -5,5 +5,5 @@ if(dsr_tool_sources)
     add_executable(dsrows_cli ${dsr_tool_sources})
     set_target_properties(dsrows_cli PROPERTIES
         OUTPUT_NAME dsrows RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-    target_link_libraries(dsrows_cli PRIVATE dsrows_static dsrows_reference dsrows_flags PkgConfig::jansson)
+    target_link_libraries(dsrows_cli PRIVATE dsrows_static dsrows_reference dsrows_flags PkgConfig::jansson m)
 endif()

@@ -1,0 +1,260 @@
+#include "case_file.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_BYTES = 64, TEXT_BYTES = 128, MAX_OUTPUTS = 3 * DSR_MAX_ROWS };
+
+/* Stands in for a tensor that could not be had, until the caller looks at the code. */
+static const st_tensor no_tensor = {.name = "", .dtype = "", .n_dims = 0, .data = ""};
+
+void case_open(case_file *c, const cli_command *command, const char *path)
+{
+    char message[ST_MESSAGE_BYTES];
+    *c = (case_file){.command = command, .path = path};
+    c->file = st_open(path, message);
+    c->outputs = calloc(MAX_OUTPUTS, sizeof *c->outputs);
+    if (c->file == NULL) {
+        cli_error(command, "%s", message);
+        c->code = CLI_BAD_INPUT;
+    } else if (c->outputs == NULL) {
+        cli_error(command, "not enough memory");
+        c->code = CLI_UNAVAILABLE;
+    }
+}
+
+void case_close(case_file *c)
+{
+    for (size_t i = 0; i < c->n_outputs; i++) {
+        free((void *)(uintptr_t)c->outputs[i].name);
+        free((void *)(uintptr_t)c->outputs[i].data);
+    }
+    free(c->outputs);
+    st_close(c->file);
+}
+
+static void fail(case_file *c, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static void fail(case_file *c, int code, const char *format, ...)
+{
+    char text[ST_MESSAGE_BYTES];
+    va_list arguments;
+    if (c->code == CLI_DONE) {
+        va_start(arguments, format);
+        vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+        cli_error(c->command, "%s: %s", c->path, text);
+        c->code = code;
+    }
+}
+
+void case_bad_value(case_file *c, const st_tensor *tensor, const char *format, ...)
+{
+    char text[ST_MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fail(c, CLI_BAD_INPUT, "tensor %s: %s", tensor->name, text);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------- */
+
+/* Row number of a tensor called NAME.R, R without leading zeros; -1 for any other name. */
+static int64_t row_number(const char *tensor_name, const char *name)
+{
+    const size_t length = strlen(name);
+    uint64_t row;
+    if (strncmp(tensor_name, name, length) != 0 || tensor_name[length] != '.') {
+        return -1;
+    }
+    const char *digits = tensor_name + length + 1;
+    if ((digits[0] == '0' && digits[1] != '\0') || !cli_parse_u64(digits, INT64_MAX, &row)) {
+        return -1;
+    }
+    return (int64_t)row;
+}
+
+void case_find_rows(case_file *c, const char *const *names, const uint32_t *only, uint32_t n_only)
+{
+    int64_t highest = -1;
+    if (c->code != CLI_DONE) {
+        return;
+    }
+    if (n_only != 0) {
+        memcpy(c->rows, only, n_only * sizeof *only);
+        c->n_rows = n_only;
+        return;
+    }
+    for (size_t i = 0; i < st_n_tensors(c->file); i++) {
+        for (size_t n = 0; names[n] != NULL; n++) {
+            const int64_t row = row_number(st_tensor_at(c->file, i)->name, names[n]);
+            highest = row > highest ? row : highest;
+        }
+    }
+    if (highest < 0) {
+        fail(c, CLI_BAD_INPUT, "no rows: tensor %s.0 is missing", names[0]);
+    } else if (highest >= DSR_MAX_ROWS) {
+        fail(c, CLI_BAD_INPUT, "row %lld given, a call takes at most %d rows (0 to %d)", (long long)highest,
+             DSR_MAX_ROWS, DSR_MAX_ROWS - 1);
+    } else {
+        for (uint32_t r = 0; r <= (uint32_t)highest; r++) {
+            c->rows[c->n_rows++] = r;
+        }
+    }
+}
+
+/* ---- operands ---------------------------------------------------------------------------------------------- */
+
+static void describe_needed(const case_shape *shape, char text[TEXT_BYTES])
+{
+    int used = snprintf(text, TEXT_BYTES, "%s [", shape->dtype);
+    for (uint32_t d = 0; d < shape->n_dims; d++) {
+        const char *comma = d == 0 ? "" : ", ";
+        used += shape->sizes[d] == 0
+                    ? snprintf(text + used, TEXT_BYTES - (size_t)used, "%s%s", comma, shape->letters[d])
+                    : snprintf(text + used, TEXT_BYTES - (size_t)used, "%s%llu", comma,
+                               (unsigned long long)shape->sizes[d]);
+    }
+    snprintf(text + used, TEXT_BYTES - (size_t)used, "]");
+}
+
+static void describe_given(const st_tensor *tensor, char text[2 * TEXT_BYTES])
+{
+    const size_t size = 2 * TEXT_BYTES;
+    int used = snprintf(text, size, "%s [", tensor->dtype);
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        used += snprintf(text + used, size - (size_t)used, "%s%llu", d == 0 ? "" : ", ",
+                         (unsigned long long)tensor->shape[d]);
+    }
+    snprintf(text + used, size - (size_t)used, "]");
+}
+
+static int has_shape(const st_tensor *tensor, const case_shape *shape)
+{
+    if (strcmp(tensor->dtype, shape->dtype) != 0 || tensor->n_dims != shape->n_dims) {
+        return 0;
+    }
+    for (uint32_t d = 0; d < shape->n_dims; d++) {
+        if (shape->sizes[d] == 0 ? tensor->shape[d] == 0 : tensor->shape[d] != shape->sizes[d]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+const st_tensor *case_optional_tensor(case_file *c, const char *name, case_shape shape)
+{
+    char needed[TEXT_BYTES], given[2 * TEXT_BYTES];
+    if (c->code != CLI_DONE) {
+        return NULL;
+    }
+    const st_tensor *tensor = st_find(c->file, name);
+    if (tensor != NULL && !has_shape(tensor, &shape)) {
+        describe_needed(&shape, needed);
+        describe_given(tensor, given);
+        fail(c, CLI_BAD_INPUT, "tensor %s is %s, needed is %s", name, given, needed);
+        return NULL;
+    }
+    return tensor;
+}
+
+const st_tensor *case_tensor(case_file *c, const char *name, case_shape shape)
+{
+    char needed[TEXT_BYTES];
+    const st_tensor *tensor = case_optional_tensor(c, name, shape);
+    if (tensor == NULL) {
+        describe_needed(&shape, needed);
+        fail(c, CLI_BAD_INPUT, "tensor %s is missing, needed is %s", name, needed);
+        return &no_tensor;
+    }
+    return tensor;
+}
+
+static void row_name(const case_file *c, const char *name, uint32_t index, char text[NAME_BYTES])
+{
+    snprintf(text, NAME_BYTES, "%s.%u", name, (unsigned)c->rows[index]);
+}
+
+const st_tensor *case_row_tensor(case_file *c, const char *name, uint32_t index, case_shape shape)
+{
+    char full_name[NAME_BYTES];
+    row_name(c, name, index, full_name);
+    return case_tensor(c, full_name, shape);
+}
+
+const st_tensor *case_optional_row_tensor(case_file *c, const char *name, uint32_t index, case_shape shape)
+{
+    char full_name[NAME_BYTES];
+    row_name(c, name, index, full_name);
+    return case_optional_tensor(c, full_name, shape);
+}
+
+float case_f32(const st_tensor *tensor)
+{
+    float value = 0;
+    if (tensor->n_bytes >= sizeof value) {
+        memcpy(&value, tensor->data, sizeof value);
+    }
+    return value;
+}
+
+int32_t case_i32(const st_tensor *tensor)
+{
+    int32_t value = 0;
+    if (tensor->n_bytes >= sizeof value) {
+        memcpy(&value, tensor->data, sizeof value);
+    }
+    return value;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------- */
+
+void *case_output(case_file *c, const char *name, case_shape shape)
+{
+    if (c->code != CLI_DONE) {
+        return NULL;
+    }
+    uint64_t n_bytes = strcmp(shape.dtype, "BF16") == 0 ? 2 : 4;
+    st_tensor *output = &c->outputs[c->n_outputs];
+    output->dtype = shape.dtype;
+    output->n_dims = shape.n_dims;
+    for (uint32_t d = 0; d < shape.n_dims; d++) {
+        output->shape[d] = shape.sizes[d];
+        if (__builtin_mul_overflow(n_bytes, shape.sizes[d], &n_bytes)) {
+            fail(c, CLI_BAD_INPUT, "result %s does not fit in memory", name);
+            return NULL;
+        }
+    }
+    char *own_name = strdup(name);
+    void *data = calloc(n_bytes == 0 ? 1 : (size_t)n_bytes, 1);
+    if (own_name == NULL || data == NULL) {
+        free(own_name);
+        free(data);
+        fail(c, CLI_UNAVAILABLE, "not enough memory for result %s", name);
+        return NULL;
+    }
+    output->name = own_name;
+    output->data = data;
+    output->n_bytes = n_bytes;
+    c->n_outputs++;
+    return data;
+}
+
+void *case_row_output(case_file *c, const char *name, uint32_t index, case_shape shape)
+{
+    char full_name[NAME_BYTES];
+    row_name(c, name, index, full_name);
+    return case_output(c, full_name, shape);
+}
+
+void case_write(case_file *c, const char *path)
+{
+    char message[ST_MESSAGE_BYTES];
+    if (c->code == CLI_DONE && !st_write(path, c->outputs, c->n_outputs, message)) {
+        cli_error(c->command, "%s", message);
+        c->code = CLI_BAD_INPUT;
+    }
+}

@@ -1,0 +1,185 @@
+#include "cli.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char device_help[] = "  --backend cpu|cuda   where to run (cpu)\n"
+                                  "  --isa LEVEL          CPU kernels: auto, scalar, avx2, avx512 or neon (auto)\n"
+                                  "  --exact row|device   the exactness promise (device)\n"
+                                  "  --threads N          CPU threads, the calling one included (1)\n";
+static const char common_help[] = "  --json               write JSON instead of text\n"
+                                  "  --help               show this text\n";
+
+int cli_print_help(const cli_command *command)
+{
+    printf("usage: dsrows %s %s\n\n%s\n\noptions:\n%s%s%s", command->name, command->arguments, command->summary,
+           command->help, command->uses_device ? device_help : "", common_help);
+    return CLI_DONE;
+}
+
+static void print_error(const cli_command *command, const char *format, va_list arguments)
+{
+    fprintf(stderr, "dsrows %s: ", command->name);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+}
+
+void cli_error(const cli_command *command, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    print_error(command, format, arguments);
+    va_end(arguments);
+}
+
+int cli_usage_error(const cli_command *command, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    print_error(command, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "Try 'dsrows %s --help'.\n", command->name);
+    return CLI_BAD_INPUT;
+}
+
+int cli_exit_code(dsr_status status)
+{
+    switch (status) {
+    case DSR_OK:
+        return CLI_DONE;
+    case DSR_ERR_INTERNAL:
+    case DSR_ERR_UNSUPPORTED_ISA:
+    case DSR_ERR_UNSUPPORTED_DEVICE:
+    case DSR_ERR_UNSUPPORTED_KERNEL:
+    case DSR_ERR_OUT_OF_MEMORY:
+    case DSR_ERR_THREAD:
+    case DSR_ERR_DEVICE:
+    case DSR_ERR_DEVICE_LOST:
+        return CLI_UNAVAILABLE;
+    default:
+        return CLI_BAD_INPUT;
+    }
+}
+
+int cli_parse_u64(const char *text, uint64_t maximum, uint64_t *value)
+{
+    uint64_t sum = 0;
+    if (*text == '\0') {
+        return 0;
+    }
+    for (; *text != '\0'; text++) {
+        if (*text < '0' || *text > '9') {
+            return 0;
+        }
+        const uint64_t digit = (uint64_t)(*text - '0');
+        if (digit > maximum || sum > (maximum - digit) / 10) {
+            return 0;
+        }
+        sum = sum * 10 + digit;
+    }
+    *value = sum;
+    return 1;
+}
+
+const char *cli_backend_name(dsr_device_kind backend)
+{
+    return backend == DSR_DEVICE_CUDA ? "cuda" : "cpu";
+}
+
+const char *cli_exactness_name(dsr_exactness exactness)
+{
+    return exactness == DSR_EXACT_ROW ? "row" : "device";
+}
+
+static int parse_isa(const char *text, dsr_isa *isa)
+{
+    static const dsr_isa levels[] = {DSR_ISA_AUTO, DSR_ISA_SCALAR, DSR_ISA_AVX2, DSR_ISA_AVX512, DSR_ISA_NEON};
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
+        if (strcmp(text, dsr_isa_name(levels[i])) == 0) {
+            *isa = levels[i];
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int cli_device_option(const cli_command *command, cli_device *device, int option, const char *value)
+{
+    uint64_t number;
+    switch (option) {
+    case CLI_BACKEND:
+        if (strcmp(value, "cpu") != 0 && strcmp(value, "cuda") != 0) {
+            return cli_usage_error(command, "--backend %s: give cpu or cuda", value);
+        }
+        device->backend = strcmp(value, "cuda") == 0 ? DSR_DEVICE_CUDA : DSR_DEVICE_CPU;
+        return CLI_DONE;
+    case CLI_ISA:
+        if (!parse_isa(value, &device->isa)) {
+            return cli_usage_error(command, "--isa %s: give auto, scalar, avx2, avx512 or neon", value);
+        }
+        return CLI_DONE;
+    case CLI_EXACT:
+        if (strcmp(value, "row") != 0 && strcmp(value, "device") != 0) {
+            return cli_usage_error(command, "--exact %s: give row or device", value);
+        }
+        device->exactness = strcmp(value, "row") == 0 ? DSR_EXACT_ROW : DSR_EXACT_DEVICE;
+        return CLI_DONE;
+    case CLI_THREADS:
+        if (!cli_parse_u64(value, 1024, &number)) {
+            return cli_usage_error(command, "--threads %s: give a number from 0 to 1024", value);
+        }
+        device->n_threads = (uint32_t)number;
+        return CLI_DONE;
+    default: /* getopt_long has said what is wrong */
+        fprintf(stderr, "Try 'dsrows %s --help'.\n", command->name);
+        return CLI_BAD_INPUT;
+    }
+}
+
+int cli_open_device(const cli_command *command, const cli_device *device, dsr_context **context)
+{
+    dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+    desc.device = device->backend;
+    desc.exactness = device->exactness;
+    desc.isa = device->isa;
+    desc.n_threads = device->n_threads;
+    const dsr_status status = dsr_context_create(&desc, context);
+    if (status != DSR_OK) {
+        cli_error(command, "%s (%s)", dsr_create_error_text(), dsr_status_name(status));
+    }
+    return cli_exit_code(status);
+}
+
+void *cli_allocate(size_t n_bytes)
+{
+    void *memory = calloc(n_bytes == 0 ? 1 : n_bytes, 1);
+    if (memory == NULL) {
+        fputs("dsrows: not enough memory\n", stderr);
+        exit(CLI_UNAVAILABLE);
+    }
+    return memory;
+}
+
+void cli_print_json(json_t *document)
+{
+    json_dumpf(document, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    putchar('\n');
+    json_decref(document);
+}
+
+void cli_progress(const char *what, uint64_t done, uint64_t total)
+{
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r%s %llu/%llu", what, (unsigned long long)done, (unsigned long long)total);
+    }
+}
+
+void cli_progress_end(void)
+{
+    if (isatty(STDERR_FILENO)) {
+        fputs("\r\033[K", stderr);
+    }
+}

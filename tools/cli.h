@@ -1,0 +1,85 @@
+/* What every sub-command of the dsrows tool shares: exit codes, device options, messages, progress. */
+#ifndef DSROWS_CLI_H
+#define DSROWS_CLI_H
+
+#include <dsrows/dsrows.h>
+#include <getopt.h>
+#include <jansson.h>
+
+enum {
+    CLI_DONE = 0,
+    CLI_DIFFERS = 1,    /* a comparison failed */
+    CLI_BAD_INPUT = 2,  /* bad usage, or a file that cannot be used */
+    CLI_UNAVAILABLE = 3 /* this machine or build cannot do it */
+};
+
+/* A sub-command. run gets argv with the command's name as argv[0] and returns an exit code. */
+typedef struct cli_command {
+    const char *name;
+    const char *arguments; /* after the name in the usage line */
+    const char *summary;   /* one line for `dsrows --help` */
+    const char *help;      /* options, one a line; the device options are added where uses_device is set */
+    int uses_device;
+    int (*run)(int argc, char **argv);
+} cli_command;
+
+extern const cli_command cli_info, cli_run, cli_replay, cli_verify;
+
+/* --backend, --isa, --exact and --threads. */
+typedef struct cli_device {
+    dsr_device_kind backend;
+    dsr_isa isa;
+    dsr_exactness exactness;
+    uint32_t n_threads;
+} cli_device;
+
+#define CLI_DEVICE_INIT                                                                                                \
+    {                                                                                                                  \
+        DSR_DEVICE_CPU, DSR_ISA_AUTO, DSR_EXACT_DEVICE, 1                                                              \
+    }
+
+/* getopt_long values of options without a letter. */
+enum { CLI_BACKEND = 256, CLI_ISA, CLI_EXACT, CLI_THREADS, CLI_JSON, CLI_FIRST_OWN };
+
+#define CLI_DEVICE_OPTIONS                                                                                             \
+    {"backend", required_argument, NULL, CLI_BACKEND}, {"isa", required_argument, NULL, CLI_ISA},                      \
+        {"exact", required_argument, NULL, CLI_EXACT},                                                                 \
+    {                                                                                                                  \
+        "threads", required_argument, NULL, CLI_THREADS                                                                \
+    }
+#define CLI_COMMON_OPTIONS                                                                                             \
+    {"json", no_argument, NULL, CLI_JSON},                                                                             \
+    {                                                                                                                  \
+        "help", no_argument, NULL, 'h'                                                                                 \
+    }
+
+/* Takes a device option. CLI_DONE, or CLI_BAD_INPUT after a message. */
+int cli_device_option(const cli_command *command, cli_device *device, int option, const char *value);
+/* Creates the context the options ask for. CLI_DONE, or another exit code after a message. */
+int cli_open_device(const cli_command *command, const cli_device *device, dsr_context **context);
+const char *cli_backend_name(dsr_device_kind backend);
+const char *cli_exactness_name(dsr_exactness exactness);
+
+/* Prints a command's help to standard output and returns CLI_DONE. */
+int cli_print_help(const cli_command *command);
+/* Message "dsrows COMMAND: ..." on standard error. */
+void cli_error(const cli_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same and a hint at --help; returns CLI_BAD_INPUT. */
+int cli_usage_error(const cli_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Exit code that stands for a failed library call. */
+int cli_exit_code(dsr_status status);
+
+/* Decimal digits only, at most `maximum`; 0 if text is something else. */
+int cli_parse_u64(const char *text, uint64_t maximum, uint64_t *value);
+
+/* Memory of n_bytes, zeros, to be freed with free. Never null: without memory the tool says so and exits. */
+void *cli_allocate(size_t n_bytes);
+
+/* Prints a document to standard output and gives up the reference. */
+void cli_print_json(json_t *document);
+
+/* A line on standard error that shows how far long work is, only where that is a terminal. */
+void cli_progress(const char *what, uint64_t done, uint64_t total);
+void cli_progress_end(void);
+
+#endif
