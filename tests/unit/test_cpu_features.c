@@ -1,0 +1,104 @@
+/* Levels from mocked CPUID words: a level is taken only if all of its features are there, one never stands for another,
+ * and registers that the system does not save are as good as absent. */
+#include "core_test.h"
+
+#include "cpu/cpu_features.h"
+
+enum { FMA = 1 << 12, OSXSAVE = 1 << 27, AVX2 = 1 << 5, F = 1 << 16, DQ = 1 << 17, BW = 1 << 30, BF16 = 1 << 5 };
+#define VL 0x80000000u
+enum { XCR0_X87 = 1, XCR0_SSE = 3, XCR0_AVX = 7, XCR0_AVX512 = 0xe7 };
+
+static const uint32_t all_x86 = 1u << DSR_ISA_SCALAR | 1u << DSR_ISA_AVX2 | 1u << DSR_ISA_AVX512;
+
+static dsr_isa best(uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint64_t xcr0)
+{
+    const dsri_cpuid cpuid = {.leaf1_ecx = leaf1_ecx, .leaf7_ebx = leaf7_ebx, .xcr0 = xcr0};
+    return dsri_best_isa(dsri_features_of_cpuid(&cpuid), all_x86);
+}
+
+static void test_x86_levels(void **state)
+{
+    const uint32_t skx = AVX2 | F | BW | DQ | VL;
+    (void)state;
+    assert_int_equal(best(0, 0, 0), DSR_ISA_SCALAR);
+    assert_int_equal(best(FMA | OSXSAVE, AVX2, XCR0_AVX), DSR_ISA_AVX2);
+    assert_int_equal(best(FMA | OSXSAVE, skx, XCR0_AVX512), DSR_ISA_AVX512);
+    /* AVX2 without FMA, FMA without AVX2. */
+    assert_int_equal(best(OSXSAVE, AVX2, XCR0_AVX), DSR_ISA_SCALAR);
+    assert_int_equal(best(FMA | OSXSAVE, 0, XCR0_AVX), DSR_ISA_SCALAR);
+    assert_int_equal(best(OSXSAVE, skx, XCR0_AVX512), DSR_ISA_SCALAR);
+    /* AVX-512 with one part missing. */
+    assert_int_equal(best(FMA | OSXSAVE, skx & ~(uint32_t)F, XCR0_AVX512), DSR_ISA_AVX2);
+    assert_int_equal(best(FMA | OSXSAVE, skx & ~(uint32_t)BW, XCR0_AVX512), DSR_ISA_AVX2);
+    assert_int_equal(best(FMA | OSXSAVE, skx & ~(uint32_t)DQ, XCR0_AVX512), DSR_ISA_AVX2);
+    assert_int_equal(best(FMA | OSXSAVE, skx & ~VL, XCR0_AVX512), DSR_ISA_AVX2);
+}
+
+static void test_registers_the_system_does_not_save(void **state)
+{
+    const uint32_t skx = AVX2 | F | BW | DQ | VL;
+    (void)state;
+    assert_int_equal(best(FMA | OSXSAVE, skx, XCR0_AVX), DSR_ISA_AVX2);
+    assert_int_equal(best(FMA | OSXSAVE, skx, XCR0_SSE), DSR_ISA_SCALAR);
+    assert_int_equal(best(FMA, skx, 0), DSR_ISA_SCALAR);
+    for (uint64_t missing = 1 << 5; missing <= 1 << 7; missing *= 2)
+        assert_int_equal(best(FMA | OSXSAVE, skx, XCR0_AVX512 & ~missing), DSR_ISA_AVX2);
+    assert_int_equal(best(FMA | OSXSAVE, skx, XCR0_AVX512 & ~(uint64_t)4), DSR_ISA_SCALAR);
+}
+
+static void test_bf16_is_its_own_feature(void **state)
+{
+    dsri_cpuid cpuid = {.leaf1_ecx = FMA | OSXSAVE, .leaf7_ebx = AVX2 | F | BW | DQ | VL, .xcr0 = XCR0_AVX512};
+    (void)state;
+    assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AVX512_BF16);
+    cpuid.leaf7_1_eax = BF16;
+    assert_true(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AVX512_BF16);
+    cpuid.xcr0 = XCR0_AVX;
+    assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AVX512_BF16);
+}
+
+static void test_levels_outside_the_build(void **state)
+{
+    const uint32_t everything = UINT32_MAX;
+    (void)state;
+    assert_int_equal(dsri_best_isa(everything, 1u << DSR_ISA_SCALAR), DSR_ISA_SCALAR);
+    assert_int_equal(dsri_best_isa(everything, 1u << DSR_ISA_SCALAR | 1u << DSR_ISA_AVX2), DSR_ISA_AVX2);
+    assert_int_equal(dsri_best_isa(everything, 1u << DSR_ISA_SCALAR | 1u << DSR_ISA_NEON), DSR_ISA_NEON);
+    assert_int_equal(dsri_best_isa(everything, all_x86), DSR_ISA_AVX512);
+}
+
+/* What this machine reports agrees with the compiler's own detection. */
+static void test_this_machine(void **state)
+{
+    const uint32_t features = dsri_cpu_features();
+    (void)state;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    assert_int_equal(!(features & DSRI_CPU_AVX2), !__builtin_cpu_supports("avx2"));
+    assert_int_equal(!(features & DSRI_CPU_FMA), !__builtin_cpu_supports("fma"));
+    assert_int_equal(!(features & DSRI_CPU_AVX512F), !__builtin_cpu_supports("avx512f"));
+    assert_int_equal(!(features & DSRI_CPU_AVX512BW), !__builtin_cpu_supports("avx512bw"));
+    assert_int_equal(!(features & DSRI_CPU_AVX512DQ), !__builtin_cpu_supports("avx512dq"));
+    assert_int_equal(!(features & DSRI_CPU_AVX512VL), !__builtin_cpu_supports("avx512vl"));
+    assert_int_equal(!(features & DSRI_CPU_AVX512_BF16), !__builtin_cpu_supports("avx512bf16"));
+#elif defined(__aarch64__)
+    assert_int_equal(features, DSRI_CPU_NEON);
+#endif
+    const dsr_isa isa = dsri_best_isa(features, dsri_built_isas());
+    print_message("best level: %s\n", dsr_isa_name(isa));
+    assert_true(dsr_isa_available(isa));
+    assert_true(dsr_isa_available(DSR_ISA_AUTO) && dsr_isa_available(DSR_ISA_SCALAR));
+    assert_false(dsr_isa_available((dsr_isa)77));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_x86_levels),
+        cmocka_unit_test(test_registers_the_system_does_not_save),
+        cmocka_unit_test(test_bf16_is_its_own_feature),
+        cmocka_unit_test(test_levels_outside_the_build),
+        cmocka_unit_test(test_this_machine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
