@@ -302,6 +302,7 @@ typedef struct dsr_projection_desc {
     uint32_t n_groups;    /* 0: 1 */
     uint32_t n_inputs;    /* of a group: a multiple of 16 up to 65536 */
     uint32_t n_outputs;   /* of a group: 1..1048576 */
+    float output_scale;   /* finite; 0: 1. One F32 product per output, before its rounding */
     dsr_weight_format format;
     dsr_view input;       /* BF16 [n_rows, n_groups, n_inputs] */
     dsr_view weight;

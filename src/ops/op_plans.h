@@ -143,6 +143,7 @@ typedef struct dsri_projection_plan {
     uint32_t format;         /* dsr_weight_format */
     uint32_t scales_are_f32; /* FP8: else E8M0 */
     uint32_t output_is_f32;
+    float output_scale;
     const uint16_t *input;
     const void *weight;
     const void *scales; /* FP8, not packed */

@@ -396,14 +396,14 @@ static const uint32_t *segment_words(const dsri_projection_plan *plan, const tas
     }
 }
 
-/* Rounds where the output is BF16; 0 where it is not finite. */
+/* Scales, rounds where the output is BF16; 0 where it is not finite. */
 static void store_outputs(const dsri_projection_plan *plan, uint64_t at, uint32_t n, const float *totals)
 {
     const vf limit = vf_from_bits(vi_set1(plan->output_is_f32 ? 0x7f800000u : 0x7f7f8000u)); /* rounds to infinity */
     float f32[PANEL];
     uint16_t bf16[PANEL];
     for (uint32_t o = 0; o < PANEL; o += VF_LANES) {
-        const vf y = vf_load(totals + o);
+        const vf y = vf_mul(vf_load(totals + o), vf_set1(plan->output_scale));
         const vf finite = vf_select(vm_lt(vf_abs(y), limit), y, vf_zero());
         vf_store(f32 + o, finite);
         vf_store_bf16(bf16 + o, finite);
