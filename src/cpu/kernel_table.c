@@ -37,7 +37,7 @@ static const kernel_line lines[] = {DSRI_ALL_OPS(KERNEL_LINE, scalar)
 static int is_candidate(const kernel_line *line, dsri_op op, dsr_isa isa, dsr_exactness exactness, uint32_t features)
 {
     const dsri_cpu_kernel *kernel = line->kernel;
-    return kernel && kernel->op == op && (kernel->isa == isa || kernel->isa == DSR_ISA_SCALAR) &&
+    return kernel->op == op && (kernel->isa == isa || kernel->isa == DSR_ISA_SCALAR) &&
            (kernel->exactness == DSR_EXACT_DEVICE || exactness == DSR_EXACT_ROW) &&
            (line->features & features) == line->features;
 }
