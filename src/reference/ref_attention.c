@@ -17,7 +17,6 @@ static int all_finite(const uint16_t *row)
 int ref_selection_is_usable(const uint16_t *kv, uint64_t kv_row_stride, uint64_t kv_len, const int32_t *indices,
                             uint64_t width)
 {
-    uint64_t n_selected = 0;
     for (uint64_t i = 0; i < width; i++) {
         if (indices[i] == -1) {
             continue;
@@ -26,9 +25,8 @@ int ref_selection_is_usable(const uint16_t *kv, uint64_t kv_row_stride, uint64_t
             !all_finite(kv + (uint64_t)indices[i] * kv_row_stride)) {
             return 0;
         }
-        n_selected++;
     }
-    return n_selected > 0;
+    return 1;
 }
 
 int ref_head_logits(const uint16_t *q, const uint16_t *kv, uint64_t kv_row_stride, const int32_t *indices,

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* 0 where every head of the query must be zero: an index other than -1 out of range, a selected row with a non-finite
- * element, or nothing selected. */
+/* 0 where every head of the query must be zero: an index other than -1 out of range, or a selected row with a
+ * non-finite element. (Where nothing is selected the sums are zero by themselves.) */
 int ref_selection_is_usable(const uint16_t *kv, uint64_t kv_row_stride, uint64_t kv_len, const int32_t *indices,
                             uint64_t width);
 /* logits[i] of one head for every selected slot i; other slots are not written. 0 where this head must be zero: its

@@ -38,45 +38,32 @@ static void write_row(uint32_t n, const float *kv, const float *score, const flo
     }
 }
 
-/* Softmax over a group's items for one feature. 0 if an item is bad or all are dormant (score -inf). */
-static int pool(uint32_t ratio, uint32_t dim, uint32_t f, const float *kv_state, const float *score_state,
-                float *pooled)
+/* Softmax over a group's items for one feature; dormant items (score -inf) have weight 0. Any NaN, a score of +inf, a
+ * non-finite kv and a group of dormant items alone all give a result that is not finite. */
+static float pool(uint32_t ratio, uint32_t dim, uint32_t f, const float *kv_state, const float *score_state)
 {
     const uint32_t n_items = halves(ratio) * ratio, row = halves(ratio) * dim;
-    float max = -INFINITY;
+    float max = -INFINITY, den = 0.0f, num = 0.0f;
     for (uint32_t i = 0; i < n_items; i++) {
-        const uint32_t at = i * row + (i < ratio ? 0 : dim) + f;
-        const float s = score_state[at];
-        if (s != s || s == INFINITY || !isfinite(kv_state[at])) {
-            return 0;
-        }
+        const float s = score_state[i * row + (i < ratio ? 0 : dim) + f];
         max = s > max ? s : max;
     }
-    if (max == -INFINITY) {
-        return 0;
-    }
-    float den = 0.0f, num = 0.0f;
     for (uint32_t i = 0; i < n_items; i++) {
         const uint32_t at = i * row + (i < ratio ? 0 : dim) + f;
         const float e = ref_exp(score_state[at] - max);
         den += e;
         num = fmaf(e, kv_state[at], num);
     }
-    *pooled = num / den;
-    return 1;
+    return num / den;
 }
 
-/* 0 if anything on the way is not finite; output is then unspecified. */
+/* 0 if anything on the way was not finite; output is then unspecified. */
 static int emit(uint32_t ratio, uint32_t dim, const float *kv_state, const float *score_state, const float *norm,
                 float epsilon, uint16_t *output)
 {
-    float c[MAX_DIM], squares[MAX_DIM];
+    float c[MAX_DIM], squares[MAX_DIM] = {0};
     for (uint32_t f = 0; f < dim; f++) {
-        float pooled;
-        if (!pool(ratio, dim, f, kv_state, score_state, &pooled)) {
-            return 0;
-        }
-        c[f] = ref_f32_from_bf16(ref_bf16_from_f32(pooled));
+        c[f] = ref_f32_from_bf16(ref_bf16_from_f32(pool(ratio, dim, f, kv_state, score_state)));
         squares[f] = c[f] * c[f];
     }
     for (uint32_t s = dim / 2; s > 0; s /= 2) {
@@ -85,16 +72,12 @@ static int emit(uint32_t ratio, uint32_t dim, const float *kv_state, const float
         }
     }
     const float r = 1.0f / sqrtf(squares[0] / (float)dim + epsilon);
-    if (!isfinite(squares[0]) || !isfinite(r)) {
-        return 0;
-    }
+    int finite = isfinite(squares[0]); /* r would hide it: 1 / inf is 0 */
     for (uint32_t f = 0; f < dim; f++) {
         output[f] = ref_bf16_from_f32((c[f] * r) * norm[f]);
-        if (!isfinite(norm[f]) || !isfinite(ref_f32_from_bf16(output[f]))) {
-            return 0;
-        }
+        finite = finite && isfinite(ref_f32_from_bf16(output[f]));
     }
-    return 1;
+    return finite;
 }
 
 int ref_compressor_step(uint32_t ratio, uint32_t dim, uint32_t pos, const float *kv, const float *score,

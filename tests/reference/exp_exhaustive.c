@@ -4,7 +4,7 @@
  *   exp_exhaustive          a sample: every 521st float, and every float near the zero cut and around multiples of
  *                           ln 2 / 2, where the reduction changes its integer
  *   exp_exhaustive --full   all 2,139,095,041 floats from -0 to -inf, and every NaN */
-#include "../../src/reference/reference.h"
+#include "reference/reference.h"
 
 #include <math.h>
 #include <stdio.h>
