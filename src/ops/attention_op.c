@@ -133,9 +133,9 @@ static dsr_status sum_workspace(const dsri_check *check, const dsr_attention_des
         const dsr_attention_row *row = &desc->rows[r];
         const uint64_t n_queries = n_queries_of(row);
         uint64_t row_slots, row_bytes;
-        DSRI_TRY(dsri_check_product(check, r, "slots of all queries", n_queries, row->width, &row_slots));
-        DSRI_TRY(dsri_check_sum(check, r, "slots of all queries", n_slots, row_slots, &n_slots));
-        DSRI_TRY(dsri_check_u32(check, r, "slots of all queries", n_slots));
+        DSRI_TRY(dsri_check_product(check, r, "number of slots of all queries", n_queries, row->width, &row_slots));
+        DSRI_TRY(dsri_check_sum(check, r, "number of slots of all queries", n_slots, row_slots, &n_slots));
+        DSRI_TRY(dsri_check_u32(check, r, "number of slots of all queries", n_slots));
         DSRI_TRY(dsri_check_product(check, r, "workspace", n_queries,
                                     dsri_attention_region_of(row->width, desc->n_heads).size_bytes, &row_bytes));
         DSRI_TRY(dsri_check_sum(check, r, "workspace", total, row_bytes, &total));
