@@ -24,7 +24,7 @@ endforeach()
 
 file(GLOB dsr_sources CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/src/*.c ${PROJECT_SOURCE_DIR}/src/core/*.c
-    ${PROJECT_SOURCE_DIR}/src/ops/*.c ${PROJECT_SOURCE_DIR}/src/cpu/*.c)
+    ${PROJECT_SOURCE_DIR}/src/ops/*.c ${PROJECT_SOURCE_DIR}/src/block/*.c ${PROJECT_SOURCE_DIR}/src/cpu/*.c)
 file(GLOB dsr_kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/kernels/*.c)
 
 add_library(dsrows_objects OBJECT ${dsr_sources})

@@ -1,0 +1,828 @@
+/* One step of an attention layer: the tokens of several sequences, encoded as one list of commands and run. */
+#include "block/layer.h"
+
+#include <string.h>
+
+/* A checked step. Tokens are numbered through in entry order: token `first_token[e] + i` is entry e's i-th. */
+typedef struct step {
+    dsr_attention *layer;
+    dsr_encoder *encoder;
+    uint32_t n_entries;
+    uint32_t n_tokens;
+    dsr_sequence *sequences[DSR_MAX_ROWS];
+    uint32_t n_entry_tokens[DSR_MAX_ROWS];
+    uint32_t first_token[DSR_MAX_ROWS];
+    uint64_t first_row[DSR_MAX_ROWS];
+    dsr_view hidden; /* the caller's */
+    dsr_view output;
+    uint64_t list_offset[DSR_MAX_STEP_TOKENS]; /* of each token's attended rows, in elements */
+    uint32_t list_width[DSR_MAX_STEP_TOKENS];
+    uint64_t n_list_elements;
+} step;
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static dsr_view slot_view(const step *s, dsri_slot slot, uint64_t n_elements, dsr_dtype dtype)
+{
+    return (dsr_view){s->layer->slots[slot], 0, n_elements * dsr_dtype_size(dtype), dtype};
+}
+
+static uint32_t position_of(const step *s, uint32_t entry)
+{
+    return s->sequences[entry]->position;
+}
+
+/* Compressed entries a token at `position` sees. */
+static uint32_t visible_entries(const dsr_attention *layer, uint32_t position)
+{
+    const uint32_t ratio = dsri_layer_ratio(layer);
+    return ratio ? (position + 1) / ratio : 0;
+}
+
+static uint32_t attended_entries(const dsr_attention *layer, uint32_t position)
+{
+    const uint32_t n = visible_entries(layer, position);
+    return layer->config.kind == DSR_LAYER_RATIO_4 ? (uint32_t)smaller(n, layer->config.top_k) : n;
+}
+
+/* The chunked form pays for wide lists of selected rows. A function of the token's position alone. */
+static int uses_chunks(const dsr_attention *layer, uint32_t position)
+{
+    const uint32_t n_window = (uint32_t)smaller(position + 1u, DSR_WINDOW);
+    return layer->config.kind == DSR_LAYER_RATIO_4 && n_window + attended_entries(layer, position) >= 384;
+}
+
+static uint32_t emitted_by(const step *s, uint32_t entry)
+{
+    return dsr_compressor_emitted(dsri_layer_ratio(s->layer), position_of(s, entry), s->n_entry_tokens[entry]);
+}
+
+/* ---- queries and window ----------------------------------------------------------------------------------- */
+
+static dsr_status norm(const step *s, dsr_view input, dsr_buffer *weight, uint64_t n_vectors, uint32_t dim,
+                       dsr_view output)
+{
+    dsr_rms_norm_desc desc = DSR_RMS_NORM_DESC_INIT;
+    desc.dim = dim;
+    desc.n_vectors = n_vectors;
+    desc.epsilon = s->layer->config.epsilon;
+    desc.input = input;
+    desc.weight = dsr_view_whole(weight, DSR_DTYPE_F32);
+    desc.output = output;
+    return dsr_encode_rms_norm(s->encoder, &desc);
+}
+
+/* Rotates [tokens, n_heads, head_dim] at the tokens' positions. */
+static dsr_status rotate(const step *s, dsr_view input, uint32_t n_heads, uint32_t head_dim, int inverse,
+                         dsr_view output)
+{
+    dsr_rope_row rows[DSR_MAX_ROWS];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        rows[e].row = s->first_token[e];
+        rows[e].start_pos = position_of(s, e);
+        rows[e].n_tokens = s->n_entry_tokens[e];
+    }
+    dsr_rope_desc desc = DSR_ROPE_DESC_INIT;
+    desc.n_rows = s->n_entries;
+    desc.rows = rows;
+    desc.n_heads = n_heads;
+    desc.head_dim = head_dim;
+    desc.rope_dim = DSR_ROPE_DIM;
+    desc.inverse = inverse;
+    desc.input = input;
+    desc.output = output;
+    desc.frequencies = s->layer->frequencies;
+    return dsr_encode_rope(s->encoder, &desc);
+}
+
+static dsr_status quantise(const step *s, dsr_quant_kind kind, dsr_view values, uint64_t n_vectors, uint32_t dim)
+{
+    if (s->layer->config.cache == DSR_CACHE_BF16)
+        return DSR_OK;
+    dsr_fake_quant_desc desc = DSR_FAKE_QUANT_DESC_INIT;
+    desc.kind = kind;
+    desc.n_vectors = n_vectors;
+    desc.dim = dim;
+    desc.input = values;
+    desc.output = values;
+    return dsr_encode_fake_quant(s->encoder, &desc);
+}
+
+/* q = rope(head_norm(q_b . q_norm(q_a . x))); the normed q_a output also feeds the index queries. */
+static dsr_status encode_queries(const step *s, dsr_view hidden)
+{
+    const dsr_attention_config *c = &s->layer->config;
+    const uint64_t n_q = (uint64_t)s->n_tokens * c->n_heads * DSR_HEAD_DIM;
+    const uint64_t n_residual = (uint64_t)s->n_tokens * c->q_rank;
+    const dsr_view residual_f32 = slot_view(s, DSRI_SLOT_Q_RESIDUAL_F32, n_residual, DSR_DTYPE_F32);
+    const dsr_view residual = slot_view(s, DSRI_SLOT_Q_RESIDUAL, n_residual, DSR_DTYPE_BF16);
+    const dsr_view q_f32 = slot_view(s, DSRI_SLOT_Q_F32, n_q, DSR_DTYPE_F32);
+    const dsr_view q = slot_view(s, DSRI_SLOT_Q, n_q, DSR_DTYPE_BF16);
+    dsr_status status = dsri_layer_project(s->layer, s->encoder, DSRI_WEIGHT_Q_A, s->n_tokens, hidden, residual_f32);
+    if (status == DSR_OK)
+        status = norm(s, residual_f32, s->layer->q_norm, s->n_tokens, c->q_rank, residual);
+    if (status == DSR_OK)
+        status = dsri_layer_project(s->layer, s->encoder, DSRI_WEIGHT_Q_B, s->n_tokens, residual, q_f32);
+    if (status == DSR_OK)
+        status = norm(s, q_f32, NULL, (uint64_t)s->n_tokens * c->n_heads, DSR_HEAD_DIM, q_f32);
+    return status == DSR_OK ? rotate(s, q_f32, c->n_heads, DSR_HEAD_DIM, 0, q) : status;
+}
+
+/* Copies `source` rows into a ring of every sequence, by position. */
+static dsr_status copy_to_rings(const step *s, dsr_view source, uint64_t row_elements, const uint64_t *byte_offsets,
+                                uint64_t ring_rows)
+{
+    dsr_copy_row rows[DSR_MAX_ROWS];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        rows[e].destination =
+            dsri_sequence_view(s->sequences[e], byte_offsets[e], ring_rows * row_elements, source.dtype);
+        rows[e].source_row = s->first_token[e];
+        rows[e].destination_row = position_of(s, e) % ring_rows;
+        rows[e].ring_rows = ring_rows;
+        rows[e].n_copies = s->n_entry_tokens[e];
+    }
+    dsr_copy_desc desc = DSR_COPY_DESC_INIT;
+    desc.n_rows = s->n_entries;
+    desc.rows = rows;
+    desc.row_elements = row_elements;
+    desc.source = source;
+    return dsr_encode_copy(s->encoder, &desc);
+}
+
+static dsr_status encode_window(const step *s, dsr_view hidden)
+{
+    const uint64_t n_kv = (uint64_t)s->n_tokens * DSR_HEAD_DIM;
+    const dsr_view kv_f32 = slot_view(s, DSRI_SLOT_KV_F32, n_kv, DSR_DTYPE_F32);
+    const dsr_view kv = slot_view(s, DSRI_SLOT_KV, n_kv, DSR_DTYPE_BF16);
+    uint64_t rings[DSR_MAX_ROWS];
+    for (uint32_t e = 0; e < s->n_entries; e++)
+        rings[e] = s->sequences[e]->storage->layout.cache;
+    dsr_status status = dsri_layer_project(s->layer, s->encoder, DSRI_WEIGHT_KV, s->n_tokens, hidden, kv_f32);
+    if (status == DSR_OK)
+        status = norm(s, kv_f32, s->layer->kv_norm, s->n_tokens, DSR_HEAD_DIM, kv_f32);
+    if (status == DSR_OK)
+        status = rotate(s, kv_f32, 1, DSR_HEAD_DIM, 0, kv);
+    if (status == DSR_OK)
+        status = quantise(s, DSR_QUANT_FP8_BLOCK64, kv, s->n_tokens, DSR_HEAD_DIM);
+    return status == DSR_OK ? copy_to_rings(s, kv, DSR_HEAD_DIM, rings, DSRI_RING_ROWS) : status;
+}
+
+/* ---- compressors ------------------------------------------------------------------------------------------ */
+
+typedef struct compressor_slots {
+    dsri_weight kv_weight, gate_weight;
+    dsri_slot kv, score, entries;
+} compressor_slots;
+
+static const compressor_slots slots_of[DSRI_N_COMPRESSORS] = {
+    [DSRI_MAIN] = {DSRI_WEIGHT_MAIN_KV, DSRI_WEIGHT_MAIN_GATE, DSRI_SLOT_TOKEN_KV, DSRI_SLOT_TOKEN_SCORE,
+                   DSRI_SLOT_ENTRIES},
+    [DSRI_INDEX] = {DSRI_WEIGHT_INDEX_KV, DSRI_WEIGHT_INDEX_GATE, DSRI_SLOT_INDEX_TOKEN_KV, DSRI_SLOT_INDEX_TOKEN_SCORE,
+                    DSRI_SLOT_INDEX_ENTRIES},
+};
+
+/* Projected kv and score of the tokens, kept in the histories too. */
+static dsr_status encode_token_values(const step *s, uint32_t which, dsr_view hidden, dsr_view kv, dsr_view score)
+{
+    const dsri_layer_compressor *c = &s->layer->compressors[which];
+    uint64_t kv_histories[DSR_MAX_ROWS], score_histories[DSR_MAX_ROWS];
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        kv_histories[e] = s->sequences[e]->storage->layout.compressors[which].kv_history;
+        score_histories[e] = s->sequences[e]->storage->layout.compressors[which].score_history;
+    }
+    dsr_status status = dsri_layer_project(s->layer, s->encoder, slots_of[which].kv_weight, s->n_tokens, hidden, kv);
+    if (status == DSR_OK)
+        status = dsri_layer_project(s->layer, s->encoder, slots_of[which].gate_weight, s->n_tokens, hidden, score);
+    if (status == DSR_OK)
+        status = copy_to_rings(s, kv, c->n_columns, kv_histories, c->history_rows);
+    if (status == DSR_OK)
+        status = copy_to_rings(s, score, c->n_columns, score_histories, c->history_rows);
+    return status;
+}
+
+static dsr_status encode_compressor_rows(const step *s, dsr_compressor_desc *desc, const dsr_compressor_row *rows)
+{
+    /* Entries at position 0 initialise their state, which the op does in a call of their own. */
+    dsr_compressor_row later[DSR_MAX_ROWS];
+    uint32_t n_later = 0;
+    dsr_status status = DSR_OK;
+    for (uint32_t e = 0; e < s->n_entries && status == DSR_OK; e++) {
+        if (rows[e].start_pos != 0) {
+            later[n_later++] = rows[e];
+            continue;
+        }
+        desc->n_rows = 1;
+        desc->rows = &rows[e];
+        status = dsr_encode_compressor(s->encoder, desc);
+    }
+    if (status != DSR_OK || n_later == 0)
+        return status;
+    desc->n_rows = n_later;
+    desc->rows = later;
+    return dsr_encode_compressor(s->encoder, desc);
+}
+
+/* Rotates, rounds and stores the entries that the step completed. */
+static dsr_status encode_entries(const step *s, uint32_t which, dsr_view entries, const uint64_t *entry_rows,
+                                 uint64_t n_entry_rows)
+{
+    const dsri_layer_compressor *c = &s->layer->compressors[which];
+    const uint32_t ratio = dsri_layer_ratio(s->layer);
+    dsr_rope_row rope_rows[DSR_MAX_ROWS];
+    dsr_copy_row copy_rows[DSR_MAX_ROWS];
+    memset(rope_rows, 0, sizeof rope_rows);
+    memset(copy_rows, 0, sizeof copy_rows);
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        const uint32_t n_emitted = emitted_by(s, e);
+        const dsri_sequence_layout *l = &s->sequences[e]->storage->layout;
+        const uint32_t group = position_of(s, e) / ratio;
+        if (n_emitted == 0)
+            continue;
+        rope_rows[n] = (dsr_rope_row){entry_rows[e], group * ratio, ratio, n_emitted};
+        copy_rows[n].destination =
+            which == DSRI_MAIN
+                ? dsri_sequence_view(s->sequences[e], l->cache, (DSRI_RING_ROWS + l->capacity) * c->dim, DSR_DTYPE_BF16)
+                : dsri_sequence_view(s->sequences[e], l->index_keys, l->capacity * c->dim, DSR_DTYPE_BF16);
+        copy_rows[n].source_row = entry_rows[e];
+        copy_rows[n].destination_row = group + (which == DSRI_MAIN ? DSRI_RING_ROWS : 0u);
+        copy_rows[n].n_copies = n_emitted;
+        n++;
+    }
+    if (n == 0)
+        return DSR_OK;
+    dsr_rope_desc rope = DSR_ROPE_DESC_INIT;
+    rope.n_rows = n;
+    rope.rows = rope_rows;
+    rope.n_heads = 1;
+    rope.head_dim = c->dim;
+    rope.rope_dim = DSR_ROPE_DIM;
+    rope.input = entries;
+    rope.output = entries;
+    rope.frequencies = s->layer->frequencies;
+    dsr_status status = dsr_encode_rope(s->encoder, &rope);
+    if (status == DSR_OK)
+        status = quantise(s, which == DSRI_MAIN ? DSR_QUANT_FP8_BLOCK64 : DSR_QUANT_HADAMARD_FP4_BLOCK32, entries,
+                          n_entry_rows, c->dim);
+    if (status != DSR_OK)
+        return status;
+    dsr_copy_desc copy = DSR_COPY_DESC_INIT;
+    copy.n_rows = n;
+    copy.rows = copy_rows;
+    copy.row_elements = c->dim;
+    copy.source = entries;
+    return dsr_encode_copy(s->encoder, &copy);
+}
+
+static dsr_status encode_compressor(const step *s, uint32_t which, dsr_view hidden)
+{
+    const dsri_layer_compressor *c = &s->layer->compressors[which];
+    const uint64_t n_values = (uint64_t)s->n_tokens * c->n_columns;
+    const dsr_view kv = slot_view(s, slots_of[which].kv, n_values, DSR_DTYPE_F32);
+    const dsr_view score = slot_view(s, slots_of[which].score, n_values, DSR_DTYPE_F32);
+    dsr_compressor_row rows[DSR_MAX_ROWS];
+    uint64_t entry_rows[DSR_MAX_ROWS];
+    uint64_t n_entry_rows = 0;
+    memset(rows, 0, sizeof rows);
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        const dsri_compressor_layout *l = &s->sequences[e]->storage->layout.compressors[which];
+        const uint32_t n_emitted = emitted_by(s, e);
+        entry_rows[e] = n_entry_rows;
+        n_entry_rows += n_emitted ? n_emitted : 1;
+        rows[e].kv_state = dsri_sequence_view(s->sequences[e], l->kv_state, c->state_elements, DSR_DTYPE_F32);
+        rows[e].score_state = dsri_sequence_view(s->sequences[e], l->score_state, c->state_elements, DSR_DTYPE_F32);
+        rows[e].token_row = s->first_token[e];
+        rows[e].output_row = entry_rows[e];
+        rows[e].start_pos = position_of(s, e);
+        rows[e].n_tokens = s->n_entry_tokens[e];
+    }
+    const dsr_view entries = slot_view(s, slots_of[which].entries, n_entry_rows * c->dim, DSR_DTYPE_BF16);
+    dsr_compressor_desc desc = DSR_COMPRESSOR_DESC_INIT;
+    desc.ratio = dsri_layer_ratio(s->layer);
+    desc.dim = c->dim;
+    desc.epsilon = s->layer->config.epsilon;
+    desc.kv = kv;
+    desc.score = score;
+    desc.ape = dsr_view_whole(c->ape, DSR_DTYPE_F32);
+    desc.norm = dsr_view_whole(c->norm, DSR_DTYPE_F32);
+    desc.output = entries;
+    dsr_status status = encode_token_values(s, which, hidden, kv, score);
+    if (status == DSR_OK)
+        status = encode_compressor_rows(s, &desc, rows);
+    return status == DSR_OK ? encode_entries(s, which, entries, entry_rows, n_entry_rows) : status;
+}
+
+/* ---- indexer and lists ------------------------------------------------------------------------------------ */
+
+/* Places every token's list: 128 window slots, then room for the entries it attends to. */
+static void place_lists(step *s)
+{
+    const dsr_attention *layer = s->layer;
+    s->n_list_elements = 0;
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        const uint32_t last = position_of(s, e) + s->n_entry_tokens[e] - 1;
+        const uint64_t stride = DSR_WINDOW + (layer->config.kind == DSR_LAYER_RATIO_4 ? layer->config.top_k
+                                                                                      : attended_entries(layer, last));
+        for (uint32_t i = 0; i < s->n_entry_tokens[e]; i++) {
+            const uint32_t token = s->first_token[e] + i;
+            s->list_offset[token] = s->n_list_elements;
+            s->list_width[token] = DSR_WINDOW + attended_entries(layer, position_of(s, e) + i);
+            s->n_list_elements += stride;
+        }
+    }
+}
+
+/* Window rows oldest to newest, then -1; then, for ratio 128, every visible entry. */
+static void fill_list(const dsr_attention *layer, uint32_t position, int32_t *list)
+{
+    const uint32_t n_window = (uint32_t)smaller(position + 1u, DSR_WINDOW);
+    for (uint32_t i = 0; i < DSR_WINDOW; i++)
+        list[i] = i < n_window ? (int32_t)((position + 1 - n_window + i) % DSRI_RING_ROWS) : -1;
+    if (layer->config.kind == DSR_LAYER_RATIO_128)
+        for (uint32_t g = 0; g < visible_entries(layer, position); g++)
+            list[DSR_WINDOW + g] = (int32_t)(DSRI_RING_ROWS + g);
+}
+
+static dsr_status write_lists(const step *s)
+{
+    dsr_attention *layer = s->layer;
+    const size_t n_bytes = s->n_list_elements * sizeof(int32_t);
+    if (layer->lists_bytes < n_bytes) {
+        int32_t *grown = dsri_allocate(&layer->context->allocator, n_bytes, 64);
+        if (grown == NULL)
+            return dsri_fail(layer->context, DSR_ERR_OUT_OF_MEMORY, "attention: no memory for the lists of a step");
+        memset(grown, 0xff, n_bytes);
+        dsri_release(&layer->context->allocator, layer->lists, layer->lists_bytes);
+        layer->lists = grown;
+        layer->lists_bytes = n_bytes;
+    }
+    for (uint32_t e = 0; e < s->n_entries; e++)
+        for (uint32_t i = 0; i < s->n_entry_tokens[e]; i++)
+            fill_list(layer, position_of(s, e) + i, layer->lists + s->list_offset[s->first_token[e] + i]);
+    return dsr_buffer_write(layer->slots[DSRI_SLOT_LISTS], 0, layer->lists, n_bytes);
+}
+
+static dsr_status encode_index_queries(const step *s, dsr_view hidden, dsr_view q, dsr_view weights)
+{
+    const dsr_attention_config *c = &s->layer->config;
+    const uint64_t n_q = (uint64_t)s->n_tokens * c->n_index_heads * DSR_INDEX_DIM;
+    const dsr_view residual = slot_view(s, DSRI_SLOT_Q_RESIDUAL, (uint64_t)s->n_tokens * c->q_rank, DSR_DTYPE_BF16);
+    const dsr_view q_f32 = slot_view(s, DSRI_SLOT_INDEX_Q_F32, n_q, DSR_DTYPE_F32);
+    dsr_status status = dsri_layer_project(s->layer, s->encoder, DSRI_WEIGHT_INDEX_Q, s->n_tokens, residual, q_f32);
+    if (status == DSR_OK)
+        status = rotate(s, q_f32, c->n_index_heads, DSR_INDEX_DIM, 0, q);
+    if (status == DSR_OK)
+        status =
+            quantise(s, DSR_QUANT_HADAMARD_FP4_BLOCK32, q, (uint64_t)s->n_tokens * c->n_index_heads, DSR_INDEX_DIM);
+    if (status == DSR_OK)
+        status = dsri_layer_project(s->layer, s->encoder, DSRI_WEIGHT_INDEX_WEIGHTS, s->n_tokens, hidden, weights);
+    return status;
+}
+
+static dsr_status encode_indexer(const step *s, dsr_view hidden)
+{
+    dsr_attention *layer = s->layer;
+    const dsr_attention_config *c = &layer->config;
+    dsr_indexer_row rows[DSR_MAX_ROWS];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        const dsri_sequence_layout *l = &s->sequences[e]->storage->layout;
+        const uint32_t n_keys = visible_entries(layer, position_of(s, e) + s->n_entry_tokens[e] - 1);
+        rows[e].kv_len = n_keys ? n_keys : 1;
+        rows[e].keys =
+            dsri_sequence_view(s->sequences[e], l->index_keys, rows[e].kv_len * DSR_INDEX_DIM, DSR_DTYPE_BF16);
+        rows[e].q_row = s->first_token[e];
+        rows[e].output_offset = s->list_offset[s->first_token[e]] + DSR_WINDOW;
+        rows[e].output_stride = DSR_WINDOW + c->top_k;
+        rows[e].start_pos = position_of(s, e);
+        rows[e].ratio = dsri_layer_ratio(layer);
+        rows[e].offset = DSRI_RING_ROWS;
+        rows[e].n_queries = s->n_entry_tokens[e];
+    }
+    dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
+    desc.n_rows = s->n_entries;
+    desc.rows = rows;
+    desc.n_heads = c->n_index_heads;
+    desc.top_k = c->top_k;
+    desc.q = slot_view(s, DSRI_SLOT_INDEX_Q, (uint64_t)s->n_tokens * c->n_index_heads * DSR_INDEX_DIM, DSR_DTYPE_BF16);
+    desc.weights = slot_view(s, DSRI_SLOT_INDEX_WEIGHTS, (uint64_t)s->n_tokens * c->n_index_heads, DSR_DTYPE_F32);
+    desc.output = slot_view(s, DSRI_SLOT_LISTS, s->n_list_elements, DSR_DTYPE_I32);
+    uint64_t workspace_bytes = 0;
+    dsr_status status = dsr_indexer_workspace(layer->context, &desc, &workspace_bytes);
+    if (status == DSR_OK)
+        status = dsri_layer_reserve(layer, DSRI_SLOT_INDEX_WORKSPACE, workspace_bytes);
+    if (status == DSR_OK)
+        status = encode_index_queries(s, hidden, desc.q, desc.weights);
+    desc.workspace = slot_view(s, DSRI_SLOT_INDEX_WORKSPACE, workspace_bytes, DSR_DTYPE_U8);
+    return status == DSR_OK ? dsr_encode_indexer(s->encoder, &desc) : status;
+}
+
+/* ---- attention and output --------------------------------------------------------------------------------- */
+
+typedef struct attention_call {
+    dsr_attention_desc desc;
+    dsr_attention_row rows[DSR_MAX_ROWS];
+    uint64_t workspace_bytes;
+} attention_call;
+
+static void list_attention_rows(const step *s, int chunked, attention_call *call)
+{
+    const dsr_attention_config *c = &s->layer->config;
+    const uint64_t n_q = (uint64_t)s->n_tokens * c->n_heads * DSR_HEAD_DIM;
+    call->desc = (dsr_attention_desc)DSR_ATTENTION_DESC_INIT;
+    call->desc.rows = call->rows;
+    call->desc.n_heads = c->n_heads;
+    call->desc.scale = c->scale;
+    call->desc.q = slot_view(s, DSRI_SLOT_Q, n_q, DSR_DTYPE_BF16);
+    call->desc.indices = slot_view(s, DSRI_SLOT_LISTS, s->n_list_elements, DSR_DTYPE_I32);
+    call->desc.sinks = dsr_view_whole(s->layer->sinks, DSR_DTYPE_F32);
+    call->desc.output = slot_view(s, DSRI_SLOT_ATTENTION, n_q, DSR_DTYPE_BF16);
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        const dsri_sequence_layout *l = &s->sequences[e]->storage->layout;
+        for (uint32_t i = 0; i < s->n_entry_tokens[e]; i++) {
+            const uint32_t token = s->first_token[e] + i;
+            const uint32_t position = position_of(s, e) + i;
+            if (uses_chunks(s->layer, position) != chunked)
+                continue;
+            dsr_attention_row *row = &call->rows[call->desc.n_rows++];
+            memset(row, 0, sizeof *row);
+            row->kv_len = DSRI_RING_ROWS + visible_entries(s->layer, position);
+            row->kv = dsri_sequence_view(s->sequences[e], l->cache, row->kv_len * DSR_HEAD_DIM, DSR_DTYPE_BF16);
+            row->q_row = token;
+            row->index_offset = s->list_offset[token];
+            row->width = s->list_width[token];
+        }
+    }
+}
+
+static dsr_status attention_workspace(const step *s, int chunked, attention_call *call)
+{
+    call->workspace_bytes = 0;
+    if (call->desc.n_rows == 0)
+        return DSR_OK;
+    return chunked ? dsr_flash_attention_workspace(s->layer->context, &call->desc, &call->workspace_bytes)
+                   : dsr_sparse_attention_workspace(s->layer->context, &call->desc, &call->workspace_bytes);
+}
+
+/* Both forms, each with its part of the workspace, so that they may run side by side. */
+static dsr_status encode_attention(const step *s)
+{
+    attention_call calls[2];
+    uint64_t n_bytes = 0;
+    dsr_status status = DSR_OK;
+    for (int chunked = 0; chunked < 2 && status == DSR_OK; chunked++) {
+        list_attention_rows(s, chunked, &calls[chunked]);
+        status = attention_workspace(s, chunked, &calls[chunked]);
+        n_bytes += calls[chunked].workspace_bytes;
+    }
+    if (status == DSR_OK)
+        status = dsri_layer_reserve(s->layer, DSRI_SLOT_ATTENTION_WORKSPACE, n_bytes);
+    uint64_t begin = 0;
+    for (int chunked = 0; chunked < 2 && status == DSR_OK; chunked++) {
+        attention_call *call = &calls[chunked];
+        call->desc.workspace =
+            (dsr_view){s->layer->slots[DSRI_SLOT_ATTENTION_WORKSPACE], begin, call->workspace_bytes, DSR_DTYPE_U8};
+        begin += call->workspace_bytes;
+        if (call->desc.n_rows == 0)
+            continue;
+        status = chunked ? dsr_encode_flash_attention(s->encoder, &call->desc)
+                         : dsr_encode_sparse_attention(s->encoder, &call->desc);
+    }
+    return status;
+}
+
+static dsr_status encode_output(const step *s, dsr_view output)
+{
+    const dsr_attention_config *c = &s->layer->config;
+    const dsr_view attention =
+        slot_view(s, DSRI_SLOT_ATTENTION, (uint64_t)s->n_tokens * c->n_heads * DSR_HEAD_DIM, DSR_DTYPE_BF16);
+    const dsr_view grouped =
+        slot_view(s, DSRI_SLOT_GROUPED, (uint64_t)s->n_tokens * c->o_groups * c->o_rank, DSR_DTYPE_BF16);
+    dsr_status status = rotate(s, attention, c->n_heads, DSR_HEAD_DIM, 1, attention);
+    if (status == DSR_OK)
+        status = dsri_layer_project(s->layer, s->encoder, DSRI_WEIGHT_O_A, s->n_tokens, attention, grouped);
+    if (status == DSR_OK)
+        status = dsri_layer_project(s->layer, s->encoder, DSRI_WEIGHT_O_B, s->n_tokens, grouped, output);
+    return status;
+}
+
+/* ---- the whole step --------------------------------------------------------------------------------------- */
+
+static int rows_are_consecutive(const step *s)
+{
+    for (uint32_t e = 1; e < s->n_entries; e++)
+        if (s->first_row[e] != s->first_row[0] + s->first_token[e])
+            return 0;
+    return 1;
+}
+
+static dsr_view caller_rows(const step *s, dsr_view view)
+{
+    const uint64_t hidden_size = s->layer->config.hidden_size;
+    return dsr_view_slice(view, s->first_row[0] * hidden_size, s->n_tokens * hidden_size);
+}
+
+/* Copies rows between the caller's places and consecutive ones. */
+static dsr_status encode_row_moves(const step *s, dsr_view source, dsr_view destination, int gather)
+{
+    dsr_copy_row rows[DSR_MAX_ROWS];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        rows[e].destination = destination;
+        rows[e].source_row = gather ? s->first_row[e] : s->first_token[e];
+        rows[e].destination_row = gather ? s->first_token[e] : s->first_row[e];
+        rows[e].n_copies = s->n_entry_tokens[e];
+    }
+    dsr_copy_desc desc = DSR_COPY_DESC_INIT;
+    desc.n_rows = s->n_entries;
+    desc.rows = rows;
+    desc.row_elements = s->layer->config.hidden_size;
+    desc.source = source;
+    return dsr_encode_copy(s->encoder, &desc);
+}
+
+static dsr_status encode_step(const step *s)
+{
+    const uint64_t n_hidden = (uint64_t)s->n_tokens * s->layer->config.hidden_size;
+    const int in_place = rows_are_consecutive(s);
+    const dsr_view hidden =
+        in_place ? caller_rows(s, s->hidden) : slot_view(s, DSRI_SLOT_HIDDEN, n_hidden, DSR_DTYPE_BF16);
+    const dsr_view output =
+        in_place ? caller_rows(s, s->output) : slot_view(s, DSRI_SLOT_OUTPUT, n_hidden, s->output.dtype);
+    dsr_status status = in_place ? DSR_OK : encode_row_moves(s, s->hidden, hidden, 1);
+    if (status == DSR_OK)
+        status = encode_queries(s, hidden);
+    if (status == DSR_OK)
+        status = encode_window(s, hidden);
+    if (status == DSR_OK && s->layer->config.kind != DSR_LAYER_WINDOW)
+        status = encode_compressor(s, DSRI_MAIN, hidden);
+    if (status == DSR_OK && s->layer->config.kind == DSR_LAYER_RATIO_4)
+        status = encode_compressor(s, DSRI_INDEX, hidden);
+    if (status == DSR_OK && s->layer->config.kind == DSR_LAYER_RATIO_4)
+        status = encode_indexer(s, hidden);
+    if (status == DSR_OK)
+        status = encode_attention(s);
+    if (status == DSR_OK)
+        status = encode_output(s, output);
+    return status == DSR_OK && !in_place ? encode_row_moves(s, output, s->output, 0) : status;
+}
+
+static dsr_status reserve_slots(const step *s)
+{
+    const dsr_attention_config *c = &s->layer->config;
+    const dsri_layer_compressor *main = &s->layer->compressors[DSRI_MAIN];
+    const dsri_layer_compressor *index = &s->layer->compressors[DSRI_INDEX];
+    const uint64_t n = s->n_tokens;
+    const uint64_t q = n * c->n_heads * DSR_HEAD_DIM;
+    const uint64_t index_q = n * c->n_index_heads * DSR_INDEX_DIM;
+    const uint64_t n_moved = rows_are_consecutive(s) ? 0 : n * c->hidden_size;
+    const struct {
+        dsri_slot slot;
+        uint64_t n_bytes;
+    } needs[] = {
+        {DSRI_SLOT_HIDDEN, 2 * n_moved},
+        {DSRI_SLOT_OUTPUT, 4 * n_moved},
+        {DSRI_SLOT_Q_RESIDUAL_F32, 4 * n * c->q_rank},
+        {DSRI_SLOT_Q_RESIDUAL, 2 * n * c->q_rank},
+        {DSRI_SLOT_Q_F32, 4 * q},
+        {DSRI_SLOT_Q, 2 * q},
+        {DSRI_SLOT_KV_F32, 4 * n * DSR_HEAD_DIM},
+        {DSRI_SLOT_KV, 2 * n * DSR_HEAD_DIM},
+        {DSRI_SLOT_TOKEN_KV, 4 * n * main->n_columns},
+        {DSRI_SLOT_TOKEN_SCORE, 4 * n * main->n_columns},
+        {DSRI_SLOT_INDEX_TOKEN_KV, 4 * n * index->n_columns},
+        {DSRI_SLOT_INDEX_TOKEN_SCORE, 4 * n * index->n_columns},
+        {DSRI_SLOT_INDEX_Q_F32, 4 * index_q},
+        {DSRI_SLOT_INDEX_Q, 2 * index_q},
+        {DSRI_SLOT_INDEX_WEIGHTS, 4 * n * c->n_index_heads},
+        {DSRI_SLOT_LISTS, 4 * s->n_list_elements},
+        {DSRI_SLOT_ATTENTION, 2 * q},
+        {DSRI_SLOT_GROUPED, 2 * n * c->o_groups * c->o_rank},
+    };
+    dsr_status status = DSR_OK;
+    for (uint32_t i = 0; i < sizeof needs / sizeof needs[0] && status == DSR_OK; i++)
+        status = dsri_layer_reserve(s->layer, needs[i].slot, needs[i].n_bytes);
+    return status;
+}
+
+/* Encodes and runs a checked step; positions move only when all of it is done. */
+static dsr_status run_step(step *s)
+{
+    dsr_attention *layer = s->layer;
+    dsr_status status = DSR_OK;
+    if (layer->step_encoder == NULL)
+        status = dsr_encoder_create(layer->context, &layer->step_encoder);
+    else
+        status = dsr_encoder_reset(layer->step_encoder);
+    s->encoder = layer->step_encoder;
+    place_lists(s);
+    for (uint32_t e = 0; e < s->n_entries && status == DSR_OK; e++)
+        status = dsri_sequence_make_writable(s->sequences[e]);
+    if (status == DSR_OK)
+        status = reserve_slots(s);
+    if (status == DSR_OK)
+        status = write_lists(s);
+    if (status == DSR_OK)
+        status = encode_step(s);
+    if (status != DSR_OK) {
+        if (s->encoder != NULL)
+            (void)dsr_encoder_reset(s->encoder);
+        return status;
+    }
+    status = dsr_encoder_submit(s->encoder);
+    if (status == DSR_OK)
+        status = dsr_encoder_wait(s->encoder);
+    for (uint32_t e = 0; e < s->n_entries && status == DSR_OK; e++) {
+        dsr_sequence *sequence = s->sequences[e];
+        sequence->position += s->n_entry_tokens[e];
+        sequence->max_truncate =
+            (uint32_t)smaller(sequence->max_truncate + s->n_entry_tokens[e], DSR_MAX_TRUNCATE_TOKENS);
+    }
+    return status;
+}
+
+/* ---- checks ----------------------------------------------------------------------------------------------- */
+
+static dsr_status check_rows(dsr_context *context, const char *op, const char *field, const dsr_view *view,
+                             uint64_t n_rows, uint64_t hidden_size, unsigned char **address)
+{
+    const uint64_t needed = n_rows * hidden_size * dsr_dtype_size(view->dtype);
+    char what[64];
+    size_t n = strlen(op);
+    memcpy(what, op, n);
+    memcpy(what + n, ": ", 2);
+    memcpy(what + n + 2, field, strlen(field) + 1);
+    void *begin;
+    const dsr_status status = dsri_view_address(context, view, what, &begin);
+    if (status != DSR_OK)
+        return status;
+    if (view->byte_length < needed)
+        return dsri_fail(context, DSR_ERR_SIZE, "%s: %s holds %llu bytes, needs %llu", op, field,
+                         (unsigned long long)view->byte_length, (unsigned long long)needed);
+    *address = begin;
+    return DSR_OK;
+}
+
+static dsr_status check_memory(dsr_context *context, const char *op, uint64_t hidden_size, const dsr_view *hidden,
+                               const dsr_view *output, uint64_t n_rows)
+{
+    if (hidden->dtype != DSR_DTYPE_BF16)
+        return dsri_fail(context, DSR_ERR_DTYPE, "%s: hidden must be bf16, got %s", op, dsr_dtype_name(hidden->dtype));
+    if (output->dtype != DSR_DTYPE_F32 && output->dtype != DSR_DTYPE_BF16)
+        return dsri_fail(context, DSR_ERR_DTYPE, "%s: output must be f32 or bf16, got %s", op,
+                         dsr_dtype_name(output->dtype));
+    unsigned char *in, *out;
+    dsr_status status = check_rows(context, op, "hidden", hidden, n_rows, hidden_size, &in);
+    if (status == DSR_OK)
+        status = check_rows(context, op, "output", output, n_rows, hidden_size, &out);
+    if (status != DSR_OK)
+        return status;
+    const uint64_t in_bytes = n_rows * hidden_size * 2;
+    const uint64_t out_bytes = n_rows * hidden_size * dsr_dtype_size(output->dtype);
+    if (in < out + out_bytes && out < in + in_bytes)
+        return dsri_fail(context, DSR_ERR_OVERLAP, "%s: hidden and output overlap", op);
+    return DSR_OK;
+}
+
+static dsr_status check_room(dsr_context *context, const char *op, uint32_t entry, const dsr_sequence *sequence,
+                             uint64_t n_tokens)
+{
+    if (n_tokens > sequence->storage->max_context - sequence->position)
+        return dsri_fail(context, DSR_ERR_FULL,
+                         "%s: entry %u: the sequence holds %u of at most %u tokens, %llu more do not fit", op, entry,
+                         sequence->position, sequence->storage->max_context, (unsigned long long)n_tokens);
+    return DSR_OK;
+}
+
+static dsr_status check_entry(step *s, uint32_t e, const dsr_step_entry *entry)
+{
+    dsr_context *context = s->layer->context;
+    const uint32_t n_tokens = entry->n_tokens ? entry->n_tokens : 1;
+    if (entry->sequence == NULL)
+        return dsri_fail(context, DSR_ERR_NULL, "decode: entry %u: sequence is null", e);
+    if (entry->sequence->attention != s->layer)
+        return dsri_fail(context, DSR_ERR_CONTEXT_MISMATCH, "decode: entry %u: the sequence is of another layer", e);
+    if (n_tokens > DSR_MAX_DRAFT_TOKENS)
+        return dsri_fail(context, DSR_ERR_VALUE, "decode: entry %u: n_tokens must be in 1..=8, got %u", e, n_tokens);
+    for (uint32_t other = 0; other < e; other++) {
+        if (s->sequences[other] == entry->sequence)
+            return dsri_fail(context, DSR_ERR_DUPLICATE_ROW, "decode: entry %u: its sequence is entry %u's too", e,
+                             other);
+        if (entry->first_row < s->first_row[other] + s->n_entry_tokens[other] &&
+            s->first_row[other] < entry->first_row + n_tokens)
+            return dsri_fail(context, DSR_ERR_OVERLAP, "decode: entries %u and %u share rows", other, e);
+    }
+    if (s->n_tokens + n_tokens > DSR_MAX_STEP_TOKENS)
+        return dsri_fail(context, DSR_ERR_ROW_COUNT, "decode: entry %u: more than 64 tokens in one step", e);
+    if (entry->first_row > UINT32_MAX)
+        return dsri_fail(context, DSR_ERR_OVERFLOW, "decode: entry %u: first_row exceeds u32", e);
+    const dsr_status status = check_room(context, "decode", e, entry->sequence, n_tokens);
+    if (status != DSR_OK)
+        return status;
+    s->sequences[e] = entry->sequence;
+    s->n_entry_tokens[e] = n_tokens;
+    s->first_token[e] = s->n_tokens;
+    s->first_row[e] = entry->first_row;
+    s->n_entries = e + 1;
+    s->n_tokens += n_tokens;
+    return DSR_OK;
+}
+
+dsr_status dsr_attention_decode(dsr_attention *layer, const dsr_step_desc *desc)
+{
+    if (layer == NULL)
+        return DSR_ERR_NULL;
+    dsr_context *context = layer->context;
+    if (desc == NULL || desc->entries == NULL)
+        return dsri_fail(context, DSR_ERR_NULL, "decode: %s is null", desc == NULL ? "desc" : "entries");
+    if (desc->struct_size != sizeof *desc)
+        return dsri_fail(context, DSR_ERR_STRUCT_SIZE, "decode: struct_size is %u, this library knows %zu",
+                         desc->struct_size, sizeof *desc);
+    if (desc->n_entries == 0 || desc->n_entries > DSR_MAX_ROWS)
+        return dsri_fail(context, DSR_ERR_ROW_COUNT, "decode: entries must be 1..=64, got %u", desc->n_entries);
+    step s;
+    memset(&s, 0, sizeof s);
+    s.layer = layer;
+    s.hidden = desc->hidden;
+    s.output = desc->output;
+    uint64_t n_rows = 0;
+    for (uint32_t e = 0; e < desc->n_entries; e++) {
+        const dsr_status status = check_entry(&s, e, &desc->entries[e]);
+        if (status != DSR_OK)
+            return status;
+        const uint64_t end = s.first_row[e] + s.n_entry_tokens[e];
+        n_rows = end > n_rows ? end : n_rows;
+    }
+    const dsr_status status =
+        check_memory(context, "decode", layer->config.hidden_size, &desc->hidden, &desc->output, n_rows);
+    return status == DSR_OK ? run_step(&s) : status;
+}
+
+/* ---- prefill ---------------------------------------------------------------------------------------------- */
+
+static dsr_status run_piece(dsr_attention *layer, dsr_sequence *sequence, uint64_t first_row, uint32_t n_tokens,
+                            dsr_view hidden, dsr_view output)
+{
+    step s;
+    memset(&s, 0, sizeof s);
+    s.layer = layer;
+    s.hidden = hidden;
+    s.output = output;
+    s.n_entries = 1;
+    s.n_tokens = n_tokens;
+    s.sequences[0] = sequence;
+    s.n_entry_tokens[0] = n_tokens;
+    s.first_row[0] = first_row;
+    return run_step(&s);
+}
+
+/* What a failed piece could have changed lies in the fixed part: compressed rows past the position are not looked at.
+ */
+static dsr_status back_up(dsr_attention *layer, dsr_sequence *sequence)
+{
+    const uint64_t n_bytes = sequence->storage->layout.fixed_bytes;
+    dsr_status status = dsri_sequence_make_writable(sequence);
+    if (status == DSR_OK)
+        status = dsri_layer_reserve(layer, DSRI_SLOT_BACKUP, n_bytes);
+    if (status == DSR_OK)
+        status = dsri_copy_bytes(layer->slots[DSRI_SLOT_BACKUP], 0, sequence->storage->buffer, 0, n_bytes);
+    return status;
+}
+
+dsr_status dsr_attention_prefill(dsr_attention *layer, dsr_sequence *sequence, uint64_t n_tokens, dsr_view hidden,
+                                 dsr_view output)
+{
+    if (layer == NULL)
+        return DSR_ERR_NULL;
+    dsr_context *context = layer->context;
+    if (sequence == NULL)
+        return dsri_fail(context, DSR_ERR_NULL, "prefill: sequence is null");
+    if (sequence->attention != layer)
+        return dsri_fail(context, DSR_ERR_CONTEXT_MISMATCH, "prefill: the sequence is of another layer");
+    if (n_tokens == 0)
+        return dsri_fail(context, DSR_ERR_VALUE, "prefill: n_tokens must not be 0");
+    dsr_status status = check_room(context, "prefill", 0, sequence, n_tokens);
+    if (status == DSR_OK)
+        status = check_memory(context, "prefill", layer->config.hidden_size, &hidden, &output, n_tokens);
+    if (status == DSR_OK && n_tokens > DSR_MAX_STEP_TOKENS)
+        status = back_up(layer, sequence);
+    if (status != DSR_OK)
+        return status;
+    const uint32_t position = sequence->position;
+    const uint32_t max_truncate = sequence->max_truncate;
+    for (uint64_t done = 0; done < n_tokens && status == DSR_OK; done += DSR_MAX_STEP_TOKENS)
+        status =
+            run_piece(layer, sequence, done, (uint32_t)smaller(n_tokens - done, DSR_MAX_STEP_TOKENS), hidden, output);
+    if (status != DSR_OK && sequence->position != position) {
+        (void)dsri_copy_bytes(sequence->storage->buffer, 0, layer->slots[DSRI_SLOT_BACKUP], 0,
+                              sequence->storage->layout.fixed_bytes);
+        sequence->position = position;
+        sequence->max_truncate = max_truncate;
+    }
+    return status;
+}

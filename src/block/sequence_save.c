@@ -1,0 +1,334 @@
+/* The saved form of a sequence: little-endian, canonical (equal states give equal bytes), with version and checksum.
+ *
+ *   magic "DSRSEQ\r\n", u32 version, u32 header words, header words (u32 or F32 bits: configuration, position),
+ *   window rows oldest to newest, compressed rows, index keys, and for each compressor the projected kv and score rows
+ *   that its state depends on; then u64 checksum of all bytes before it. */
+#include "block/layer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    SAVE_VERSION = 1,
+    N_CONFIG_WORDS = 16,
+    N_HEADER_WORDS = N_CONFIG_WORDS + 1,
+    MAGIC_BYTES = 8,
+    CHECKSUM_BYTES = 8
+};
+enum { HEADER_BYTES = MAGIC_BYTES + 2 * 4 + N_HEADER_WORDS * 4 };
+
+static const unsigned char magic[MAGIC_BYTES] = {'D', 'S', 'R', 'S', 'E', 'Q', '\r', '\n'};
+
+static uint32_t word_of_float(float x)
+{
+    uint32_t word;
+    memcpy(&word, &x, sizeof word);
+    return word;
+}
+
+static void config_words(const dsr_attention_config *c, uint32_t words[N_CONFIG_WORDS])
+{
+    const uint32_t all[N_CONFIG_WORDS] = {(uint32_t)c->kind,
+                                          c->hidden_size,
+                                          c->n_heads,
+                                          c->q_rank,
+                                          c->o_groups,
+                                          c->o_rank,
+                                          c->n_index_heads,
+                                          c->top_k,
+                                          word_of_float(c->epsilon),
+                                          word_of_float(c->scale),
+                                          word_of_float(c->rope_theta),
+                                          word_of_float(c->yarn_factor),
+                                          word_of_float(c->yarn_original_context),
+                                          word_of_float(c->yarn_beta_fast),
+                                          word_of_float(c->yarn_beta_slow),
+                                          (uint32_t)c->cache};
+    memcpy(words, all, sizeof all);
+}
+
+static void put_u32(unsigned char *to, uint32_t x)
+{
+    for (uint32_t i = 0; i < 4; i++)
+        to[i] = (unsigned char)(x >> (8 * i));
+}
+
+static uint32_t get_u32(const unsigned char *from)
+{
+    return from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
+}
+
+static void put_u64(unsigned char *to, uint64_t x)
+{
+    put_u32(to, (uint32_t)x);
+    put_u32(to + 4, (uint32_t)(x >> 32));
+}
+
+/* FNV-1a, 64 bits. */
+static uint64_t checksum(const unsigned char *bytes, uint64_t n_bytes)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (uint64_t i = 0; i < n_bytes; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* One piece of the payload: rows of a ring, or plain rows, in device memory. */
+typedef struct piece {
+    uint64_t byte_offset; /* of row 0 in the sequence's buffer */
+    uint64_t row_bytes;
+    uint64_t first_row;
+    uint64_t n_rows;
+    uint64_t ring_rows; /* 0: plain */
+} piece;
+
+enum { MAX_PIECES = 3 + 2 * DSRI_N_COMPRESSORS };
+
+static uint32_t list_pieces(const dsr_attention *layer, const dsri_sequence_layout *l, uint32_t position,
+                            piece pieces[MAX_PIECES])
+{
+    const uint32_t ratio = dsri_layer_ratio(layer);
+    const uint64_t n_entries = ratio ? position / ratio : 0;
+    const uint32_t n_window = position < DSR_WINDOW ? position : DSR_WINDOW;
+    const uint64_t kv_bytes = DSR_HEAD_DIM * sizeof(uint16_t);
+    uint32_t n = 0;
+    pieces[n++] = (piece){l->cache, kv_bytes, position - n_window, n_window, DSRI_RING_ROWS};
+    pieces[n++] = (piece){l->cache, kv_bytes, DSRI_RING_ROWS, n_entries, 0};
+    if (layer->compressors[DSRI_INDEX].dim)
+        pieces[n++] = (piece){l->index_keys, DSR_INDEX_DIM * sizeof(uint16_t), 0, n_entries, 0};
+    for (uint32_t i = 0; i < DSRI_N_COMPRESSORS; i++) {
+        const dsri_layer_compressor *c = &layer->compressors[i];
+        if (c->dim == 0)
+            continue;
+        const uint32_t first = dsri_state_first_token(ratio, position);
+        const uint64_t row_bytes = (uint64_t)c->n_columns * sizeof(float);
+        pieces[n++] = (piece){l->compressors[i].kv_history, row_bytes, first, position - first, c->history_rows};
+        pieces[n++] = (piece){l->compressors[i].score_history, row_bytes, first, position - first, c->history_rows};
+    }
+    return n;
+}
+
+static uint64_t payload_bytes(const piece *pieces, uint32_t n_pieces)
+{
+    uint64_t n_bytes = 0;
+    for (uint32_t i = 0; i < n_pieces; i++)
+        n_bytes += pieces[i].n_rows * pieces[i].row_bytes;
+    return n_bytes;
+}
+
+/* Moves a piece between host memory and the buffer, run by run of consecutive rows. */
+static dsr_status move_piece(dsr_buffer *buffer, const piece *p, unsigned char *host, int to_host)
+{
+    dsr_status status = DSR_OK;
+    for (uint64_t done = 0; done < p->n_rows && status == DSR_OK;) {
+        uint64_t row = p->first_row + done;
+        uint64_t n = p->n_rows - done;
+        if (p->ring_rows) {
+            row %= p->ring_rows;
+            n = n < p->ring_rows - row ? n : p->ring_rows - row;
+        }
+        const uint64_t offset = p->byte_offset + row * p->row_bytes;
+        status = to_host ? dsr_buffer_read(buffer, offset, host + done * p->row_bytes, n * p->row_bytes)
+                         : dsr_buffer_write(buffer, offset, host + done * p->row_bytes, n * p->row_bytes);
+        done += n;
+    }
+    return status;
+}
+
+uint64_t dsr_sequence_save_bytes(const dsr_sequence *sequence)
+{
+    if (sequence == NULL)
+        return 0;
+    piece pieces[MAX_PIECES];
+    const uint32_t n = list_pieces(sequence->attention, &sequence->storage->layout, sequence->position, pieces);
+    return HEADER_BYTES + payload_bytes(pieces, n) + CHECKSUM_BYTES;
+}
+
+dsr_status dsr_sequence_save(const dsr_sequence *sequence, void *memory, uint64_t size_bytes)
+{
+    if (sequence == NULL)
+        return DSR_ERR_NULL;
+    const dsr_attention *layer = sequence->attention;
+    if (memory == NULL)
+        return dsri_fail(layer->context, DSR_ERR_NULL, "sequence: memory is null");
+    const uint64_t needed = dsr_sequence_save_bytes(sequence);
+    if (size_bytes != needed)
+        return dsri_fail(layer->context, DSR_ERR_SIZE, "sequence: memory holds %llu bytes, needs exactly %llu",
+                         (unsigned long long)size_bytes, (unsigned long long)needed);
+    unsigned char *bytes = memory;
+    uint32_t words[N_CONFIG_WORDS];
+    config_words(&layer->config, words);
+    memcpy(bytes, magic, MAGIC_BYTES);
+    put_u32(bytes + MAGIC_BYTES, SAVE_VERSION);
+    put_u32(bytes + MAGIC_BYTES + 4, N_HEADER_WORDS);
+    for (uint32_t i = 0; i < N_CONFIG_WORDS; i++)
+        put_u32(bytes + MAGIC_BYTES + 8 + 4 * i, words[i]);
+    put_u32(bytes + HEADER_BYTES - 4, sequence->position);
+
+    piece pieces[MAX_PIECES];
+    const uint32_t n = list_pieces(layer, &sequence->storage->layout, sequence->position, pieces);
+    uint64_t end = HEADER_BYTES;
+    for (uint32_t i = 0; i < n; i++) {
+        const dsr_status status = move_piece(sequence->storage->buffer, &pieces[i], bytes + end, 1);
+        if (status != DSR_OK)
+            return status;
+        end += pieces[i].n_rows * pieces[i].row_bytes;
+    }
+    put_u64(bytes + end, checksum(bytes, end));
+    return DSR_OK;
+}
+
+static dsr_status bad_form(const dsr_sequence *sequence, const char *what)
+{
+    return dsri_fail(sequence->attention->context, DSR_ERR_FORMAT, "sequence: %s", what);
+}
+
+/* Checks all of a saved form but its payload, and reads its position. */
+static dsr_status check_form(const dsr_sequence *sequence, const unsigned char *bytes, uint64_t size_bytes,
+                             uint32_t *position)
+{
+    const dsr_attention *layer = sequence->attention;
+    if (size_bytes < HEADER_BYTES + CHECKSUM_BYTES || memcmp(bytes, magic, MAGIC_BYTES) != 0)
+        return bad_form(sequence, "not a saved sequence, or cut off in its header");
+    if (get_u32(bytes + MAGIC_BYTES) != SAVE_VERSION || get_u32(bytes + MAGIC_BYTES + 4) != N_HEADER_WORDS)
+        return bad_form(sequence, "saved by a version with another form");
+    unsigned char sum[CHECKSUM_BYTES];
+    put_u64(sum, checksum(bytes, size_bytes - CHECKSUM_BYTES));
+    if (memcmp(sum, bytes + size_bytes - CHECKSUM_BYTES, CHECKSUM_BYTES) != 0)
+        return bad_form(sequence, "the saved sequence is damaged or cut off: its checksum is wrong");
+    uint32_t words[N_CONFIG_WORDS];
+    config_words(&layer->config, words);
+    for (uint32_t i = 0; i < N_CONFIG_WORDS; i++)
+        if (get_u32(bytes + MAGIC_BYTES + 8 + 4 * i) != words[i])
+            return bad_form(sequence, "saved by a layer of another configuration");
+    const uint32_t saved_position = get_u32(bytes + HEADER_BYTES - 4);
+    if (saved_position > 1048576)
+        return bad_form(sequence, "the saved position is out of range");
+    piece pieces[MAX_PIECES];
+    const uint32_t n = list_pieces(layer, &sequence->storage->layout, saved_position, pieces);
+    if (size_bytes != HEADER_BYTES + payload_bytes(pieces, n) + CHECKSUM_BYTES)
+        return bad_form(sequence, "the saved sequence has another length than its position needs");
+    *position = saved_position;
+    return DSR_OK;
+}
+
+static dsr_status fill_storage(dsr_attention *layer, dsri_sequence_storage *storage, uint32_t position,
+                               const unsigned char *payload)
+{
+    piece pieces[MAX_PIECES];
+    const uint32_t n = list_pieces(layer, &storage->layout, position, pieces);
+    dsr_status status = DSR_OK;
+    for (uint32_t i = 0; i < n && status == DSR_OK; i++) {
+        /* move_piece only reads the host memory here. */
+        status = move_piece(storage->buffer, &pieces[i], (unsigned char *)(uintptr_t)payload, 0);
+        payload += pieces[i].n_rows * pieces[i].row_bytes;
+    }
+    return status == DSR_OK ? dsri_sequence_rebuild_states(layer, storage, position) : status;
+}
+
+dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory, uint64_t size_bytes)
+{
+    if (sequence == NULL)
+        return DSR_ERR_NULL;
+    dsr_attention *layer = sequence->attention;
+    if (memory == NULL)
+        return dsri_fail(layer->context, DSR_ERR_NULL, "sequence: memory is null");
+    uint32_t position;
+    dsr_status status = check_form(sequence, memory, size_bytes, &position);
+    if (status != DSR_OK)
+        return status;
+    const uint32_t room = sequence->storage->max_context;
+    dsri_sequence_storage *storage;
+    status = dsri_storage_create(layer, position > room ? position : room, &storage);
+    if (status != DSR_OK)
+        return status;
+    status = fill_storage(layer, storage, position, (const unsigned char *)memory + HEADER_BYTES);
+    if (status != DSR_OK) {
+        dsri_storage_release(layer, storage);
+        return status;
+    }
+    dsri_storage_release(layer, sequence->storage);
+    sequence->storage = storage;
+    sequence->position = position;
+    sequence->max_truncate = 0;
+    return DSR_OK;
+}
+
+static dsr_status io_error(const dsr_sequence *sequence, const char *what, const char *path)
+{
+    return dsri_fail(sequence->attention->context, DSR_ERR_IO, "sequence: cannot %s %s: %s", what, path,
+                     errno ? strerror(errno) : "short transfer");
+}
+
+/* Written beside the target and renamed, so that an interrupted save leaves the old file whole. */
+static dsr_status write_file(const dsr_sequence *sequence, const char *path, const void *bytes, uint64_t n_bytes)
+{
+    char temporary[4096];
+    if (snprintf(temporary, sizeof temporary, "%s.part", path) >= (int)sizeof temporary)
+        return dsri_fail(sequence->attention->context, DSR_ERR_IO, "sequence: path is too long: %s", path);
+    errno = 0;
+    FILE *file = fopen(temporary, "wb");
+    if (file == NULL)
+        return io_error(sequence, "create", temporary);
+    int is_written = fwrite(bytes, 1, (size_t)n_bytes, file) == n_bytes;
+    is_written = fclose(file) == 0 && is_written;
+    if (!is_written || rename(temporary, path) != 0) {
+        const dsr_status status = io_error(sequence, "write", path);
+        remove(temporary);
+        return status;
+    }
+    return DSR_OK;
+}
+
+dsr_status dsr_sequence_save_file(const dsr_sequence *sequence, const char *path)
+{
+    if (sequence == NULL)
+        return DSR_ERR_NULL;
+    dsr_context *context = sequence->attention->context;
+    if (path == NULL)
+        return dsri_fail(context, DSR_ERR_NULL, "sequence: path is null");
+    const uint64_t n_bytes = dsr_sequence_save_bytes(sequence);
+    void *bytes = dsri_allocate(&context->allocator, n_bytes, 64);
+    if (bytes == NULL)
+        return dsri_fail(context, DSR_ERR_OUT_OF_MEMORY, "sequence: no memory for %llu bytes",
+                         (unsigned long long)n_bytes);
+    dsr_status status = dsr_sequence_save(sequence, bytes, n_bytes);
+    if (status == DSR_OK)
+        status = write_file(sequence, path, bytes, n_bytes);
+    dsri_release(&context->allocator, bytes, n_bytes);
+    return status;
+}
+
+dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *path)
+{
+    if (sequence == NULL)
+        return DSR_ERR_NULL;
+    dsr_context *context = sequence->attention->context;
+    if (path == NULL)
+        return dsri_fail(context, DSR_ERR_NULL, "sequence: path is null");
+    errno = 0;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return io_error(sequence, "open", path);
+    long n_bytes = -1;
+    if (fseek(file, 0, SEEK_END) == 0)
+        n_bytes = ftell(file);
+    if (n_bytes < 0 || fseek(file, 0, SEEK_SET) != 0) {
+        const dsr_status status = io_error(sequence, "read", path);
+        fclose(file);
+        return status;
+    }
+    const size_t size_bytes = n_bytes ? (size_t)n_bytes : 1;
+    void *bytes = dsri_allocate(&context->allocator, size_bytes, 64);
+    dsr_status status;
+    if (bytes == NULL)
+        status = dsri_fail(context, DSR_ERR_OUT_OF_MEMORY, "sequence: no memory for %ld bytes", n_bytes);
+    else if (fread(bytes, 1, (size_t)n_bytes, file) != (size_t)n_bytes)
+        status = io_error(sequence, "read", path);
+    else
+        status = dsr_sequence_load(sequence, bytes, (uint64_t)n_bytes);
+    dsri_release(&context->allocator, bytes, size_bytes);
+    fclose(file);
+    return status;
+}
