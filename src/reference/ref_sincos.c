@@ -16,8 +16,7 @@ static uint64_t multiply_high(uint64_t a, uint64_t b)
     return a1 * b1 + (cross >> 32) + (middle >> 32);
 }
 
-/* angle = mantissa * 2^exponent, 2^-12 <= angle. Returns the quadrant in the low bits (more than 3 turns of it are
- * left out) and the place within the quadrant as a fraction of 2^64. */
+/* angle = mantissa * 2^exponent >= 2^-12. Returns the quadrant, 0 to 3, and the place in it as a fraction of 2^64. */
 static uint32_t reduce(uint32_t mantissa, int exponent, uint64_t *fraction)
 {
     /* 64 zero bits, then 2/pi. */
