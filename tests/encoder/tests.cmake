@@ -1,3 +1,3 @@
 # The captured JSON is read back with a parser that is not ours.
 pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson)
-target_link_libraries(encoder_capture PRIVATE PkgConfig::jansson)
+target_link_libraries(encoder_test_capture PRIVATE PkgConfig::jansson)

@@ -1,1 +1,1 @@
-target_link_options(fault_thread_creation PRIVATE -Wl,--wrap=pthread_create)
+target_link_options(fault_test_thread_creation PRIVATE -Wl,--wrap=pthread_create)
