@@ -11,7 +11,7 @@
 
 enum { PACK, LOGITS, SOFTMAX, VALUES, N_PHASES };
 
-_Static_assert(sizeof(logit_scratch) + LOGIT_SLOTS * 128 * sizeof(float) <= DSRI_SCRATCH_BYTES, "scratch too small");
+_Static_assert(sizeof(logit_scratch) <= DSRI_SCRATCH_BYTES, "scratch too small");
 _Static_assert(sizeof(value_scratch) + VALUE_FEATURES * 128 * sizeof(float) <= DSRI_SCRATCH_BYTES, "scratch too small");
 
 static uint32_t tasks_per_query(const dsri_attention_plan *plan, const dsri_attention_row_plan *row, uint32_t phase)

@@ -1,13 +1,14 @@
 /* Phase "logits": scaled dot products of every head with a tile of selected KV rows.
  *
- * Heads are lanes, and each logit is one chain over the features in order. The chain is cut at blocks of features, so
- * that the panel of q in use stays in the first-level cache; between blocks the partial sums wait in scratch. */
+ * Heads are lanes, and each logit is one chain over the features in order. A register tile is 2 vectors of heads times
+ * TILE_SLOTS rows; the rows of the next register tile are widened between the multiply-adds of this one, where they
+ * cost nothing (in a batch they would not overlap). */
 #ifndef DSRI_ATTENTION_LOGITS_H
 #define DSRI_ATTENTION_LOGITS_H
 
 #include "cpu/kernels/attention_query.h"
 
-/* Slots of a register tile of 2 head vectors; divides LOGIT_SLOTS. */
+/* Divides LOGIT_SLOTS. */
 #if DSRI_VEC == DSRI_VEC_avx2
 enum { TILE_SLOTS = 6 };
 #elif DSRI_VEC == DSRI_VEC_scalar
@@ -16,56 +17,32 @@ enum { TILE_SLOTS = 4 };
 enum { TILE_SLOTS = 8 };
 #endif
 
-enum { LOGIT_FEATURES = 128 };
+enum {
+    ROW_PAIRS = DSRI_HEAD_DIM / (2 * VF_LANES), /* pairs of vectors of a row */
+    TILE_PAIRS = TILE_SLOTS * ROW_PAIRS,
+    STEP_FEATURES = 8 /* between two of these, one pair is widened */
+};
 
 typedef struct logit_scratch {
-    /* Widened rows, each block of features on its own; within 2 * VF_LANES features first the even, then the odd. */
-    float kv[DSRI_HEAD_DIM / LOGIT_FEATURES][LOGIT_SLOTS][LOGIT_FEATURES];
-    float sums[]; /* [panels][LOGIT_SLOTS][PANEL_HEADS] */
+    const uint16_t *rows[LOGIT_SLOTS];
+    /* Rows of the register tile in use and of the next. */
+    float kv[2][TILE_SLOTS][DSRI_HEAD_DIM];
 } logit_scratch;
 
-static inline void widen_kv_row(const uint16_t *row, logit_scratch *scratch, int slot)
+/* Place of a feature in a widened row: within 2 * VF_LANES features first the even ones, then the odd. */
+static inline int kv_position(int f)
 {
-    for (int b = 0; b < DSRI_HEAD_DIM / LOGIT_FEATURES; b++) {
-        float *to = scratch->kv[b][slot];
-        const uint16_t *from = row + b * LOGIT_FEATURES;
-        VEC_UNROLL
-        for (int f = 0; f < LOGIT_FEATURES; f += 2 * VF_LANES) {
-            vf even, odd;
-            vf_load_bf16_pairs(from + f, &even, &odd);
-            vf_store(to + f, even);
-            vf_store(to + f + VF_LANES, odd);
-        }
-    }
+    return f / (2 * VF_LANES) * (2 * VF_LANES) + f % 2 * VF_LANES + f % (2 * VF_LANES) / 2;
 }
 
-static inline void zero_kv_row(logit_scratch *scratch, int slot)
+/* Pair `pair` of the register tile that begins with slot `slot`; and a prefetch of the same place a tile further on. */
+static inline void widen_tile_pair(logit_scratch *scratch, int slot, int pair)
 {
-    for (int b = 0; b < DSRI_HEAD_DIM / LOGIT_FEATURES; b++) {
-        for (int f = 0; f < LOGIT_FEATURES; f += VF_LANES) {
-            vf_store(scratch->kv[b][slot] + f, vf_zero());
-        }
-    }
-}
-
-/* Rows of the tile, filled up with zero rows to a multiple of TILE_SLOTS. Returns that number. */
-static inline int widen_kv_tile(const attention_query *a, size_t first, int n_slots, logit_scratch *scratch)
-{
-    enum { AHEAD = 6, LINE_FEATURES = 32 };
-    int s = 0;
-    for (; s < n_slots; s++) {
-        if (s + AHEAD < n_slots) {
-            const uint16_t *later = kv_row(a, first + (size_t)(s + AHEAD));
-            for (int f = 0; f < DSRI_HEAD_DIM; f += LINE_FEATURES) {
-                vec_prefetch(later + f);
-            }
-        }
-        widen_kv_row(kv_row(a, first + (size_t)s), scratch, s);
-    }
-    for (; s % TILE_SLOTS != 0; s++) {
-        zero_kv_row(scratch, s);
-    }
-    return s;
+    const int s = slot + pair / ROW_PAIRS;
+    const int f = pair % ROW_PAIRS * 2 * VF_LANES;
+    const int later = s + TILE_SLOTS < LOGIT_SLOTS ? s + TILE_SLOTS : s;
+    vec_prefetch(scratch->rows[later] + f);
+    widen_pair(scratch->rows[s] + f, scratch->kv[slot / TILE_SLOTS % 2][s % TILE_SLOTS] + f);
 }
 
 /* One feature of a register tile. q: PANEL_HEADS values; kv: of the tile's first slot. */
@@ -75,43 +52,31 @@ static inline void add_feature(vf acc[TILE_SLOTS][2], const float *q, const floa
     const vf q1 = vf_load(q + VF_LANES);
     VEC_UNROLL
     for (int s = 0; s < TILE_SLOTS; s++) {
-        const vf k = vf_set1(kv[s * LOGIT_FEATURES]);
+        const vf k = vf_set1(kv[s * DSRI_HEAD_DIM]);
         acc[s][0] = vf_fma(q0, k, acc[s][0]);
         acc[s][1] = vf_fma(q1, k, acc[s][1]);
     }
 }
 
-/* One block of features of a register tile. q [LOGIT_FEATURES][PANEL_HEADS]; kv [TILE_SLOTS][LOGIT_FEATURES];
- * sums [TILE_SLOTS][PANEL_HEADS], begun at 0 if `first`. */
-static inline void add_feature_block(const float *q, const float *kv, float *sums, int first)
+/* Dot products of a panel of q, [512][PANEL_HEADS], with the register tile that begins with slot `slot`. Beside them,
+ * pairs [pair, end_pair) of the next tile are widened, at most one per STEP_FEATURES. */
+static inline void dot_tile(const float *q, logit_scratch *scratch, int slot, int pair, int end_pair,
+                            vf acc[TILE_SLOTS][2])
 {
-    vf acc[TILE_SLOTS][2];
+    const float *kv = scratch->kv[slot / TILE_SLOTS % 2][0];
     VEC_UNROLL
     for (int s = 0; s < TILE_SLOTS; s++) {
-        acc[s][0] = first ? vf_zero() : vf_load(sums + s * PANEL_HEADS);
-        acc[s][1] = first ? vf_zero() : vf_load(sums + s * PANEL_HEADS + VF_LANES);
+        acc[s][0] = vf_zero();
+        acc[s][1] = vf_zero();
     }
-    for (int f = 0; f < LOGIT_FEATURES; f += 2 * VF_LANES) {
-        for (int i = 0; i < VF_LANES; i++) {
-            add_feature(acc, q + (f + 2 * i) * PANEL_HEADS, kv + f + i);
-            add_feature(acc, q + (f + 2 * i + 1) * PANEL_HEADS, kv + f + VF_LANES + i);
+    for (int f = 0; f < DSRI_HEAD_DIM; f += STEP_FEATURES) {
+        if (pair < end_pair) {
+            widen_tile_pair(scratch, slot + TILE_SLOTS, pair++);
         }
-    }
-    VEC_UNROLL
-    for (int s = 0; s < TILE_SLOTS; s++) {
-        vf_store(sums + s * PANEL_HEADS, acc[s][0]);
-        vf_store(sums + s * PANEL_HEADS + VF_LANES, acc[s][1]);
-    }
-}
-
-static inline void store_logits(const attention_query *a, size_t first, int n_slots, float scale, const float *sums)
-{
-    const vf scales = vf_set1(scale);
-    for (uint32_t h = 0; h < a->n_heads; h += VF_LANES) {
-        const float *from = sums + (size_t)(h / PANEL_HEADS) * LOGIT_SLOTS * PANEL_HEADS + h % PANEL_HEADS;
-        float *to = weight_at(a, h, first);
-        for (int s = 0; s < n_slots; s++) {
-            vf_store(to + s * DSRI_HEAD_BLOCK, vf_mul(vf_load(from + s * PANEL_HEADS), scales));
+        const float *const k = kv + kv_position(f);
+        VEC_UNROLL
+        for (int i = 0; i < STEP_FEATURES; i++) {
+            add_feature(acc, q + (f + i) * PANEL_HEADS, k + kv_position(i));
         }
     }
 }
@@ -119,24 +84,35 @@ static inline void store_logits(const attention_query *a, size_t first, int n_sl
 /* Logits of selected slots [tile * LOGIT_SLOTS, + LOGIT_SLOTS), as far as there are any. */
 static inline void compute_logits(const attention_query *a, size_t tile, float scale, logit_scratch *scratch)
 {
-    const size_t first = tile * LOGIT_SLOTS;
-    const size_t end = n_selected(a);
-    if (first >= end) {
-        return;
+    const size_t first = tile * LOGIT_SLOTS, end = n_selected(a);
+    const int n_slots = first >= end ? 0 : end - first < LOGIT_SLOTS ? (int)(end - first) : LOGIT_SLOTS;
+    const int n_panels = (int)a->n_heads / PANEL_HEADS;
+    const vf scales = vf_set1(scale);
+    for (int s = 0; s < LOGIT_SLOTS && n_slots > 0; s++) {
+        scratch->rows[s] =
+            kv_row(a, first + (size_t)(s < n_slots ? s : 0)); /* a row to fill up the last register tile */
     }
-    const int n_slots = end - first < LOGIT_SLOTS ? (int)(end - first) : LOGIT_SLOTS;
-    const int n_padded = widen_kv_tile(a, first, n_slots, scratch);
-    const uint32_t n_panels = a->n_heads / PANEL_HEADS;
-    for (int b = 0; b < DSRI_HEAD_DIM / LOGIT_FEATURES; b++) {
-        for (uint32_t p = 0; p < n_panels; p++) {
-            const float *q = a->q_panels + ((size_t)p * DSRI_HEAD_DIM + (size_t)(b * LOGIT_FEATURES)) * PANEL_HEADS;
-            float *sums = scratch->sums + (size_t)p * LOGIT_SLOTS * PANEL_HEADS;
-            for (int s = 0; s < n_padded; s += TILE_SLOTS) {
-                add_feature_block(q, scratch->kv[b][s], sums + s * PANEL_HEADS, b == 0);
+    for (int pair = 0; pair < TILE_PAIRS && n_slots > 0; pair++) {
+        widen_tile_pair(scratch, 0, pair);
+    }
+    for (int slot = 0; slot < n_slots; slot += TILE_SLOTS) {
+        const int n = n_slots - slot < TILE_SLOTS ? n_slots - slot : TILE_SLOTS;
+        const int n_next = slot + TILE_SLOTS < n_slots ? TILE_PAIRS : 0;
+        for (int p = 0; p < n_panels; p++) {
+            vf acc[TILE_SLOTS][2];
+            dot_tile(a->q_panels + (size_t)p * DSRI_HEAD_DIM * PANEL_HEADS, scratch, slot, n_next * p / n_panels,
+                     n_next * (p + 1) / n_panels, acc);
+            float *const to0 = weight_at(a, (uint32_t)(p * PANEL_HEADS), first + (size_t)slot);
+            float *const to1 = weight_at(a, (uint32_t)(p * PANEL_HEADS + VF_LANES), first + (size_t)slot);
+            VEC_UNROLL
+            for (int s = 0; s < TILE_SLOTS; s++) {
+                if (s < n) {
+                    vf_store(to0 + s * DSRI_HEAD_BLOCK, vf_mul(acc[s][0], scales));
+                    vf_store(to1 + s * DSRI_HEAD_BLOCK, vf_mul(acc[s][1], scales));
+                }
             }
         }
     }
-    store_logits(a, first, n_slots, scale, scratch->sums);
 }
 
 #endif

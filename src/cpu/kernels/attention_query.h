@@ -72,4 +72,13 @@ static inline float *weight_at(const attention_query *a, uint32_t head, size_t s
     return a->weights + (block * a->row->width + selected) * DSRI_HEAD_BLOCK + head % DSRI_HEAD_BLOCK;
 }
 
+/* 2 * VF_LANES BF16 to F32: first the even ones, then the odd. */
+static inline void widen_pair(const uint16_t *from, float *to)
+{
+    vf even, odd;
+    vf_load_bf16_pairs(from, &even, &odd);
+    vf_store(to, even);
+    vf_store(to + VF_LANES, odd);
+}
+
 #endif

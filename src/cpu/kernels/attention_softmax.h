@@ -1,4 +1,5 @@
-/* Phase "softmax": logits to weights exp(logit - max), and the denominators. Heads are lanes. */
+/* Phase "softmax": logits to weights exp(logit - max), and the denominators, for one block of heads. Heads are lanes.
+ */
 #ifndef DSRI_ATTENTION_SOFTMAX_H
 #define DSRI_ATTENTION_SOFTMAX_H
 
@@ -7,78 +8,124 @@
 
 #include <math.h>
 
-/* Largest of `max` and the logits of selected slots [begin, end) of the VF_LANES heads that `logits` begins with; lanes
- * with a logit that is not finite are added to *bad. A non-finite element in q or in a selected KV row leaves no logit
- * of it finite, so this covers those too. */
-static inline vf largest_logit(const float *logits, size_t begin, size_t end, vf max, vm *bad)
+enum { BLOCK_VECTORS = DSRI_HEAD_BLOCK / VF_LANES };
+
+typedef struct block_softmax {
+    vf max[BLOCK_VECTORS];
+    vf sum[BLOCK_VECTORS];
+    vm bad[BLOCK_VECTORS]; /* heads with a sink or a logit that is not finite */
+} block_softmax;
+
+/* Raises max to the largest logit of n slots, and adds to bad. A non-finite element in q or in a selected KV row leaves
+ * no logit of it finite, so this covers those too. */
+static inline void scan_logits(block_softmax *s, const float *logits, size_t n)
 {
-    for (size_t i = begin; i < end; i++) {
-        const vf logit = vf_load(logits + i * DSRI_HEAD_BLOCK);
-        *bad = vm_or(*bad, vm_not_finite(logit));
-        max = vf_max(logit, max);
+    for (size_t i = 0; i < n; i++) {
+        VEC_UNROLL
+        for (int v = 0; v < BLOCK_VECTORS; v++) {
+            const vf logit = vf_load(logits + i * DSRI_HEAD_BLOCK + v * VF_LANES);
+            s->bad[v] = vm_or(s->bad[v], vm_not_finite(logit));
+            s->max[v] = vf_max(logit, s->max[v]);
+        }
     }
-    return max;
 }
 
-/* Turns the logits into weights, and adds these to `sum` in order. */
-static inline vf exponentiate(float *logits, size_t begin, size_t end, vf max, vf sum)
+/* Turns the logits of n slots into weights relative to max, and adds these to sum in order. */
+static inline void exponentiate(block_softmax *s, float *logits, size_t n)
 {
-    for (size_t i = begin; i < end; i++) {
-        float *at = logits + i * DSRI_HEAD_BLOCK;
-        const vf weight = v_exp(vf_sub(vf_load(at), max));
-        vf_store(at, weight);
-        sum = vf_add(sum, weight);
+    for (size_t i = 0; i < n; i++) {
+        VEC_UNROLL
+        for (int v = 0; v < BLOCK_VECTORS; v++) {
+            float *at = logits + i * DSRI_HEAD_BLOCK + v * VF_LANES;
+            const vf weight = v_exp(vf_sub(vf_load(at), s->max[v]));
+            vf_store(at, weight);
+            s->sum[v] = vf_add(s->sum[v], weight);
+        }
     }
-    return sum;
 }
 
-static inline vf two_pass_denominator(float *logits, size_t n, vf sink, vm *bad)
-{
-    const vf max = largest_logit(logits, 0, n, sink, bad);
-    return exponentiate(logits, 0, n, max, v_exp(vf_sub(sink, max)));
-}
-
-/* Weights relative to each chunk's own maximum; chunk_max ends as the chunk's factor exp(m_c - M). */
-static inline vf chunked_denominator(const attention_query *a, uint32_t head, vf sink, vm *bad)
+static inline void two_pass_softmax(const attention_query *a, uint32_t head, block_softmax *s)
 {
     float *const logits = weight_at(a, head, 0);
-    vf max = sink;
-    for (size_t c = 0; c < a->n_chunks; c++) {
-        const size_t begin = a->chunk_begin[c], end = a->chunk_begin[c + 1];
-        if (begin == end) {
-            continue;
-        }
-        const vf first = vf_load(logits + begin * DSRI_HEAD_BLOCK);
-        const vf chunk_max = largest_logit(logits, begin, end, first, bad);
-        vf_store(a->chunk_max + c * a->n_heads + head, chunk_max);
-        vf_store(a->chunk_sums + c * a->n_heads + head, exponentiate(logits, begin, end, chunk_max, vf_zero()));
-        max = vf_max(chunk_max, max);
+    const size_t n = n_selected(a);
+    block_softmax total = *s;
+    scan_logits(&total, logits, n);
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        total.sum[v] = v_exp(vf_sub(s->max[v], total.max[v]));
     }
-    vf denominator = v_exp(vf_sub(sink, max));
-    for (size_t c = 0; c < a->n_chunks; c++) {
-        if (a->chunk_begin[c] == a->chunk_begin[c + 1]) {
-            continue;
-        }
-        float *const factor = a->chunk_max + c * a->n_heads + head;
-        const vf f = v_exp(vf_sub(vf_load(factor), max));
-        vf_store(factor, f);
-        denominator = vf_fma(f, vf_load(a->chunk_sums + c * a->n_heads + head), denominator);
-    }
-    return denominator;
+    exponentiate(&total, logits, n);
+    *s = total;
 }
 
-static inline void compute_weights(const attention_query *a, uint32_t first_head, const float *sinks, int chunked)
+/* Each chunk on its own: weights relative to its maximum, which goes to chunk_max, and their sum. */
+static inline void chunk_softmax(const attention_query *a, uint32_t head, size_t chunk, block_softmax *s)
 {
-    const size_t n = n_selected(a);
-    for (uint32_t h = first_head; h < first_head + DSRI_HEAD_BLOCK; h += VF_LANES) {
-        const vf sink = vf_load(sinks + h);
-        vm bad = vm_not_finite(sink);
-        vf denominator = vf_set1(NAN);
-        if (n > 0) {
-            denominator = chunked ? chunked_denominator(a, h, sink, &bad)
-                                  : two_pass_denominator(weight_at(a, h, 0), n, sink, &bad);
+    const size_t begin = a->chunk_begin[chunk], n = a->chunk_begin[chunk + 1] - begin;
+    float *const logits = weight_at(a, head, begin);
+    block_softmax own = *s;
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        own.max[v] = vf_load(logits + v * VF_LANES);
+        own.sum[v] = vf_zero();
+    }
+    scan_logits(&own, logits, n);
+    exponentiate(&own, logits, n);
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        const size_t at = chunk * a->n_heads + head + (size_t)(v * VF_LANES);
+        vf_store(a->chunk_max + at, own.max[v]);
+        vf_store(a->chunk_sums + at, own.sum[v]);
+        s->max[v] = vf_max(own.max[v], s->max[v]);
+        s->bad[v] = own.bad[v];
+    }
+}
+
+/* chunk_max becomes the chunk's factor exp(m_c - M), and the chunk's sum times it is added to the denominator. */
+static inline void combine_chunk(const attention_query *a, uint32_t head, size_t chunk, block_softmax *s)
+{
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        const size_t at = chunk * a->n_heads + head + (size_t)(v * VF_LANES);
+        const vf factor = v_exp(vf_sub(vf_load(a->chunk_max + at), s->max[v]));
+        vf_store(a->chunk_max + at, factor);
+        s->sum[v] = vf_fma(factor, vf_load(a->chunk_sums + at), s->sum[v]);
+    }
+}
+
+static inline void chunked_softmax(const attention_query *a, uint32_t head, block_softmax *s)
+{
+    const block_softmax sinks = *s;
+    for (size_t c = 0; c < a->n_chunks; c++) {
+        if (a->chunk_begin[c] < a->chunk_begin[c + 1]) {
+            chunk_softmax(a, head, c, s);
         }
-        vf_store(a->denominators + h, vf_select(bad, vf_set1(NAN), denominator));
+    }
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        s->sum[v] = v_exp(vf_sub(sinks.max[v], s->max[v]));
+    }
+    for (size_t c = 0; c < a->n_chunks; c++) {
+        if (a->chunk_begin[c] < a->chunk_begin[c + 1]) {
+            combine_chunk(a, head, c, s);
+        }
+    }
+}
+
+/* Weights and denominators of heads [head, + DSRI_HEAD_BLOCK). */
+static inline void compute_weights(const attention_query *a, uint32_t head, const float *sinks, int chunked)
+{
+    const vf zero_output = vf_set1(NAN);
+    block_softmax s;
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        s.max[v] = vf_load(sinks + head + v * VF_LANES);
+        s.bad[v] = vm_not_finite(s.max[v]);
+        s.sum[v] = zero_output;
+    }
+    if (n_selected(a) > 0) {
+        if (chunked) {
+            chunked_softmax(a, head, &s);
+        } else {
+            two_pass_softmax(a, head, &s);
+        }
+    }
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        vf_store(a->denominators + head + v * VF_LANES, vf_select(s.bad[v], zero_output, s.sum[v]));
     }
 }
 
