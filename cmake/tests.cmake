@@ -1,4 +1,4 @@
-# Tests. Every tests/<area>/test_<name>.c is one cmocka program, the CTest test <area>.<name>.
+# Tests. Every tests/<area>/test_<name>.c is one cmocka program: target <area>_test_<name>, CTest test <area>.<name>.
 #   label quick: every test but those of label full
 #   label full:  tests/<area>/test_<name>_full.c
 #   label <area>

@@ -1,0 +1,173 @@
+/* Exit codes, messages, JSON and help of every command. */
+#include "command.h"
+#include "sha256.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define DATA DSR_SOURCE_DIR "/data/open_ops.safetensors"
+
+static void says_what_bad_usage_is(void **state)
+{
+    (void)state;
+    command_expect(2, "usage: dsrows COMMAND", "");
+    command_expect(2, "'frobnicate' is not a command", "frobnicate");
+    command_expect(2, "no argument is needed, 'x' given", "info x");
+    command_expect(2, "Try 'dsrows info --help'", "info --nonsense");
+    command_expect(2, "no OP given", "run");
+    command_expect(2, "'conv' is not an op", "run conv --in a --out b");
+    command_expect(2, "more than one OP", "run gather indexer --in a --out b");
+    command_expect(2, "--in and --out are needed", "run gather --in a");
+    command_expect(2, "'x' is not a row number", "run gather --in a --out b --only 1,x");
+    command_expect(2, "'' is not a row number", "run gather --in a --out b --only 1,");
+    command_expect(2, "row 1 is given twice", "run gather --in a --out b --only 1,2,1");
+    command_expect(2, "--threads -1: give a number", "run gather --in a --out b --threads -1");
+    command_expect(2, "--threads 1025", "run gather --in a --out b --threads 1025");
+    command_expect(2, "--isa sse2: give auto", "run gather --in a --out b --isa sse2");
+    command_expect(2, "--exact very: give row or device", "run gather --in a --out b --exact very");
+    command_expect(2, "--backend tpu: give cpu or cuda", "run gather --in a --out b --backend tpu");
+    command_expect(2, "give one FILE", "replay");
+    command_expect(2, "missing.safetensors: No such file", "replay missing.safetensors");
+}
+
+/* No machine has both kinds of CPU. */
+static void says_what_is_not_available(void **state)
+{
+    (void)state;
+    command_result neon = command_run("replay " DATA " --isa neon");
+    command_result avx2 = command_run("replay " DATA " --isa avx2");
+    assert_true(neon.code == 3 || avx2.code == 3);
+    assert_non_null(strstr(neon.code == 3 ? neon.err : avx2.err, "DSR_ERR_UNSUPPORTED_ISA"));
+    command_free(&neon);
+    command_free(&avx2);
+}
+
+static json_t *run_json(const char *arguments)
+{
+    command_result result = command_run("%s", arguments);
+    assert_int_equal(result.code, 0);
+    assert_string_equal(result.err, "");
+    json_t *document = json_loads(result.out, 0, NULL);
+    assert_non_null(document);
+    command_free(&result);
+    return document;
+}
+
+static void info_lists_kernels_of_every_level(void **state)
+{
+    size_t i, n_available = 0;
+    json_t *level, *info = run_json("info --json");
+    (void)state;
+    assert_int_equal(json_integer_value(json_object_get(info, "bits")), 1);
+    json_array_foreach(json_object_get(info, "levels"), i, level)
+    {
+        if (json_is_true(json_object_get(level, "available"))) {
+            n_available++;
+            assert_true(json_array_size(json_object_get(level, "kernels")) >= 8);
+        }
+    }
+    assert_true(n_available >= 1);
+    json_decref(info);
+    command_result text = command_run("info");
+    assert_int_equal(text.code, 0);
+    assert_non_null(strstr(text.out, "scalar: available"));
+    command_free(&text);
+}
+
+/* The main job: passes on the recorded data, and its digest depends on neither instruction set nor threads. */
+static void replay_gives_one_digest(void **state)
+{
+    static const char *const options[] = {"",           "--isa scalar", "--isa avx2",  "--isa avx512",
+                                          "--isa neon", "--threads 2",  "--threads 5", "--exact row --isa scalar"};
+    char digest[65] = "";
+    (void)state;
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        command_result result = command_run("replay " DATA " --json %s", options[i]);
+        if (result.code == 3) {
+            print_message("%s: not available here\n", options[i]);
+            command_free(&result);
+            continue;
+        }
+        json_t *document = json_loads(result.out, 0, NULL);
+        assert_int_equal(result.code, 0);
+        assert_true(json_is_true(json_object_get(document, "passed")));
+        const char *text = json_string_value(json_object_get(document, "digest"));
+        assert_int_equal(json_array_size(json_object_get(document, "requests")), 8);
+        if (i == 0) {
+            memcpy(digest, text, sizeof digest);
+        }
+        assert_string_equal(digest, text);
+        json_decref(document);
+        command_free(&result);
+    }
+}
+
+static void help_is_on_standard_output(void **state)
+{
+    static const char *const arguments[] = {"--help", "info --help", "run --help", "replay -h", "verify --help"};
+    (void)state;
+    for (size_t i = 0; i < sizeof arguments / sizeof arguments[0]; i++) {
+        command_result result = command_run("%s", arguments[i]);
+        assert_int_equal(result.code, 0);
+        assert_string_equal(result.err, "");
+        assert_non_null(strstr(result.out, "usage: dsrows"));
+        command_free(&result);
+    }
+    command_result version = command_run("--version");
+    assert_non_null(strstr(version.out, ", bits 1"));
+    command_free(&version);
+}
+
+static void full_output_is_an_error(void **state)
+{
+    (void)state;
+    command_result first = command_run("info >/dev/full; echo $? >code.txt; true");
+    command_result code = command_run("--version >version.txt; cat code.txt");
+    assert_string_equal(code.out, "2\n");
+    command_free(&first);
+    command_free(&code);
+}
+
+/* The two examples of FIPS 180-4's publisher, and a length where the padding takes a block of its own. */
+static void digest_is_sha256(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *digest;
+    } cases[] = {
+        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+    };
+    char text[65];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        sha256 h;
+        sha256_init(&h);
+        sha256_add(&h, cases[i].text, strlen(cases[i].text));
+        sha256_finish(&h, text);
+        assert_string_equal(text, cases[i].digest);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(says_what_bad_usage_is),
+        cmocka_unit_test(says_what_is_not_available),
+        cmocka_unit_test(info_lists_kernels_of_every_level),
+        cmocka_unit_test(replay_gives_one_digest),
+        cmocka_unit_test(help_is_on_standard_output),
+        cmocka_unit_test(full_output_is_an_error),
+        cmocka_unit_test(digest_is_sha256),
+    };
+    return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);
+}
