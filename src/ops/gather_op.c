@@ -24,7 +24,7 @@ static dsr_status check_views(const dsri_check *check, const dsr_gather_desc *de
     DSRI_TRY(dsri_check_product(check, DSRI_SHARED, "output: shape product", desc->n_rows, desc->row_elements, &total));
     DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "output", &desc->output, DSR_DTYPE_F32, total, &output));
     DSRI_TRY(dsri_check_u32(check, DSRI_SHARED, "row_elements", desc->row_elements));
-    DSRI_TRY(dsri_check_u32(check, DSRI_SHARED, "elements of all rows", total));
+    DSRI_TRY(dsri_check_u32(check, DSRI_SHARED, "number of elements of all rows", total));
     plan->output = output;
     dsri_footprint_write(footprint, OUTPUT, DSRI_SHARED, output, desc->n_rows * row_bytes);
     return dsri_check_overlaps(check, footprint);

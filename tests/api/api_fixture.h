@@ -21,7 +21,8 @@
 #include <dsrows/ops.h>
 #include <dsrows/step_plan.h>
 
-enum { POOL_BYTES = 4 * 1024 * 1024, POOL_FILL = 0xA5 };
+/* Room before the first operand, so that a fault may shift a view to lower addresses. */
+enum { POOL_BYTES = 4 * 1024 * 1024, POOL_FILL = 0xA5, POOL_MARGIN = 64 * 1024 };
 
 /* Views of huge sizes lie in memory that does not exist: encoding touches no operand. */
 #define HUGE_ADDRESS ((uintptr_t)1 << 44)
@@ -209,7 +210,7 @@ static inline int api_faults_touch(const api_fault *a, const api_fault *b)
 static inline void api_init_call(api_fixture *f, const api_call *kind, void *call)
 {
     memset(call, 0, kind->bytes);
-    f->pool_used = 0;
+    f->pool_used = POOL_MARGIN;
     kind->init(call, f);
 }
 
