@@ -50,7 +50,7 @@ typedef struct dsr_attention_config {
     dsr_cache_treatment cache;
 } dsr_attention_config;
 
-#define DSR_ATTENTION_CONFIG_INIT {.struct_size = sizeof(dsr_attention_config)}
+#define DSR_ATTENTION_CONFIG_INIT DSR_STRUCT_INIT(dsr_attention_config)
 
 /* A tensor of a checkpoint, as a lookup function finds it. Host memory, row-major, read during dsr_attention_create
  * only: weights are repacked into memory of the layer's own. */
@@ -130,7 +130,7 @@ typedef struct dsr_step_desc {
     dsr_view output;        /* F32 or BF16 [rows, hidden_size]; may not overlap hidden */
 } dsr_step_desc;
 
-#define DSR_STEP_DESC_INIT {.struct_size = sizeof(dsr_step_desc)}
+#define DSR_STEP_DESC_INIT DSR_STRUCT_INIT(dsr_step_desc)
 
 /* Advance n sequences jointly. A failed step leaves every sequence as it was. Sequences may join, leave and change places
  * between steps. Steady state allocates nothing (the first step of a size, a fork's first write and a grow do). */

@@ -88,7 +88,7 @@ typedef struct dsr_context_desc {
     void *parallel_user;
 } dsr_context_desc;
 
-#define DSR_CONTEXT_DESC_INIT {.struct_size = sizeof(dsr_context_desc)}
+#define DSR_CONTEXT_DESC_INIT DSR_STRUCT_INIT(dsr_context_desc)
 
 /* Create a context. desc may be null for all defaults. On failure *context is untouched and the reason is logged to
  * desc->log; dsr_create_error_text() has it too. */

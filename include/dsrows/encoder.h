@@ -89,7 +89,7 @@ typedef struct dsr_kernel_desc {
     uint32_t params_bytes; /* up to 4096 */
 } dsr_kernel_desc;
 
-#define DSR_KERNEL_DESC_INIT {.struct_size = sizeof(dsr_kernel_desc)}
+#define DSR_KERNEL_DESC_INIT DSR_STRUCT_INIT(dsr_kernel_desc)
 
 /* Encode a call of a registered kernel, under the same hazard rules as ours. Writable views may not overlap any other
  * view of the call. */

@@ -16,4 +16,11 @@
 #define DSR_END_DECLS
 #endif
 
+/* Initializer of a struct whose first member is struct_size; the rest is 0. C++17 has no designated initializers. */
+#ifdef __cplusplus
+#define DSR_STRUCT_INIT(type) {sizeof(type)}
+#else
+#define DSR_STRUCT_INIT(type) {.struct_size = sizeof(type)}
+#endif
+
 #endif

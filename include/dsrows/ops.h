@@ -64,7 +64,7 @@ typedef struct dsr_attention_desc {
     dsr_view workspace;   /* U8, dsr_*_attention_workspace() bytes; contents need not be set and mean nothing after */
 } dsr_attention_desc;
 
-#define DSR_ATTENTION_DESC_INIT {.struct_size = sizeof(dsr_attention_desc)}
+#define DSR_ATTENTION_DESC_INIT DSR_STRUCT_INIT(dsr_attention_desc)
 #define DSR_ATTENTION_SCALE 0.04419417382f /* 512^-0.5 */
 
 DSR_API dsr_status dsr_encode_sparse_attention(dsr_encoder *encoder, const dsr_attention_desc *desc);
@@ -117,7 +117,7 @@ typedef struct dsr_indexer_desc {
     dsr_view workspace;   /* U8, dsr_indexer_workspace() bytes */
 } dsr_indexer_desc;
 
-#define DSR_INDEXER_DESC_INIT {.struct_size = sizeof(dsr_indexer_desc)}
+#define DSR_INDEXER_DESC_INIT DSR_STRUCT_INIT(dsr_indexer_desc)
 #define DSR_INDEXER_SCALE 0.01104854346f /* 128^-0.5 * 64^-0.5 */
 
 DSR_API dsr_status dsr_encode_indexer(dsr_encoder *encoder, const dsr_indexer_desc *desc);
@@ -158,7 +158,7 @@ typedef struct dsr_compressor_desc {
     dsr_view output;      /* BF16 [output rows, dim] */
 } dsr_compressor_desc;
 
-#define DSR_COMPRESSOR_DESC_INIT {.struct_size = sizeof(dsr_compressor_desc)}
+#define DSR_COMPRESSOR_DESC_INIT DSR_STRUCT_INIT(dsr_compressor_desc)
 
 DSR_API dsr_status dsr_encode_compressor(dsr_encoder *encoder, const dsr_compressor_desc *desc);
 /* Elements of each of the two state arrays; 0 for an unsupported (ratio, dim). */
@@ -177,7 +177,7 @@ typedef struct dsr_gather_desc {
     dsr_view output;      /* F32 [n_rows, row_elements] */
 } dsr_gather_desc;
 
-#define DSR_GATHER_DESC_INIT {.struct_size = sizeof(dsr_gather_desc)}
+#define DSR_GATHER_DESC_INIT DSR_STRUCT_INIT(dsr_gather_desc)
 
 DSR_API dsr_status dsr_encode_gather(dsr_encoder *encoder, const dsr_gather_desc *desc);
 
@@ -202,7 +202,7 @@ typedef struct dsr_copy_desc {
     dsr_view source;      /* any dtype [source rows, row_elements] */
 } dsr_copy_desc;
 
-#define DSR_COPY_DESC_INIT {.struct_size = sizeof(dsr_copy_desc)}
+#define DSR_COPY_DESC_INIT DSR_STRUCT_INIT(dsr_copy_desc)
 
 DSR_API dsr_status dsr_encode_copy(dsr_encoder *encoder, const dsr_copy_desc *desc);
 
@@ -231,7 +231,7 @@ typedef struct dsr_rope_desc {
     const float *frequencies; /* host memory, rope_dim / 2 values, finite and > 0, copied: dsr_rope_frequencies() */
 } dsr_rope_desc;
 
-#define DSR_ROPE_DESC_INIT {.struct_size = sizeof(dsr_rope_desc)}
+#define DSR_ROPE_DESC_INIT DSR_STRUCT_INIT(dsr_rope_desc)
 
 DSR_API dsr_status dsr_encode_rope(dsr_encoder *encoder, const dsr_rope_desc *desc);
 
@@ -260,7 +260,7 @@ typedef struct dsr_fake_quant_desc {
     dsr_view output;      /* BF16, the same shape; may be the very same view as input, and not overlap it otherwise */
 } dsr_fake_quant_desc;
 
-#define DSR_FAKE_QUANT_DESC_INIT {.struct_size = sizeof(dsr_fake_quant_desc)}
+#define DSR_FAKE_QUANT_DESC_INIT DSR_STRUCT_INIT(dsr_fake_quant_desc)
 
 DSR_API dsr_status dsr_encode_fake_quant(dsr_encoder *encoder, const dsr_fake_quant_desc *desc);
 
@@ -278,7 +278,7 @@ typedef struct dsr_rms_norm_desc {
     dsr_view output;      /* F32 or BF16 [n_vectors, dim]; may be the very same view as input, and not overlap it otherwise */
 } dsr_rms_norm_desc;
 
-#define DSR_RMS_NORM_DESC_INIT {.struct_size = sizeof(dsr_rms_norm_desc)}
+#define DSR_RMS_NORM_DESC_INIT DSR_STRUCT_INIT(dsr_rms_norm_desc)
 
 DSR_API dsr_status dsr_encode_rms_norm(dsr_encoder *encoder, const dsr_rms_norm_desc *desc);
 
@@ -310,7 +310,7 @@ typedef struct dsr_projection_desc {
     dsr_view output;      /* F32 or BF16 [n_rows, n_groups, n_outputs] */
 } dsr_projection_desc;
 
-#define DSR_PROJECTION_DESC_INIT {.struct_size = sizeof(dsr_projection_desc)}
+#define DSR_PROJECTION_DESC_INIT DSR_STRUCT_INIT(dsr_projection_desc)
 
 DSR_API dsr_status dsr_encode_projection(dsr_encoder *encoder, const dsr_projection_desc *desc);
 
@@ -326,7 +326,7 @@ typedef struct dsr_projection_weights {
     const void *scales;
 } dsr_projection_weights;
 
-#define DSR_PROJECTION_WEIGHTS_INIT {.struct_size = sizeof(dsr_projection_weights)}
+#define DSR_PROJECTION_WEIGHTS_INIT DSR_STRUCT_INIT(dsr_projection_weights)
 
 /* Bytes of the packed form; data and scales are not looked at. */
 DSR_API dsr_status dsr_projection_packed_bytes(dsr_context *context, const dsr_projection_weights *weights,

@@ -1,0 +1,25 @@
+/* What a program of either language does with the headers. Compiled as C11 and as C++17. */
+#include HEADER
+#include HEADER
+
+#include <dsrows/dsrows.h>
+
+int use_headers(void);
+
+int use_headers(void)
+{
+    dsr_context_desc context = DSR_CONTEXT_DESC_INIT;
+    dsr_kernel_desc kernel = DSR_KERNEL_DESC_INIT;
+    dsr_attention_desc attention = DSR_ATTENTION_DESC_INIT;
+    dsr_indexer_desc indexer = DSR_INDEXER_DESC_INIT;
+    dsr_compressor_desc compressor = DSR_COMPRESSOR_DESC_INIT;
+    dsr_gather_desc gather = DSR_GATHER_DESC_INIT;
+    dsr_copy_desc copy = DSR_COPY_DESC_INIT;
+    dsr_rope_desc rope = DSR_ROPE_DESC_INIT;
+    dsr_fake_quant_desc fake_quant = DSR_FAKE_QUANT_DESC_INIT;
+    dsr_rms_norm_desc rms_norm = DSR_RMS_NORM_DESC_INIT;
+    dsr_projection_desc projection = DSR_PROJECTION_DESC_INIT;
+    context.n_threads = kernel.n_tasks + attention.n_rows + indexer.n_rows + compressor.n_rows + gather.n_rows +
+                        copy.n_rows + rope.n_rows + rms_norm.dim + projection.n_rows;
+    return context.struct_size == sizeof(context) && fake_quant.n_vectors == 0 && context.n_threads == 0;
+}
