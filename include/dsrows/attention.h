@@ -3,9 +3,10 @@
  * decode calls, nor on who else was in any call.
  *
  * The path of a token x (BF16, already normed by the block): q = rope(head_norm(q_b . q_norm(q_a . x))); KV row =
- * rope(kv_norm(kv . x)) into the window ring; the compressors; for ratio 4 the indexer; sparse attention over window and
- * compressed rows; inverse rope; grouped output projection o_a, then o_b. Values are F32 between the BF16 boundaries:
- * projection inputs, q and KV rows after rope, compressed rows, the attention output, o_a's output (docs/numerics.md). */
+ * rope(kv_norm(kv . x)) into the window ring; the compressors; for ratio 4 the indexer; sparse attention over window
+ * and compressed rows; inverse rope; grouped output projection o_a, then o_b. Values are F32 between the BF16
+ * boundaries: projection inputs, q and KV rows after rope, compressed rows, the attention output, o_a's output
+ * (docs/numerics.md). */
 #ifndef DSROWS_ATTENTION_H
 #define DSROWS_ATTENTION_H
 
@@ -18,35 +19,35 @@ typedef struct dsr_attention dsr_attention;
 typedef struct dsr_sequence dsr_sequence;
 
 enum {
-    DSR_MAX_STEP_TOKENS = 64,   /* tokens of one decode step, over all its sequences */
-    DSR_MAX_DRAFT_TOKENS = 8,   /* tokens of one sequence in a decode step */
+    DSR_MAX_STEP_TOKENS = 64,    /* tokens of one decode step, over all its sequences */
+    DSR_MAX_DRAFT_TOKENS = 8,    /* tokens of one sequence in a decode step */
     DSR_MAX_TRUNCATE_TOKENS = 64 /* how far back a sequence can go */
 };
 
 /* How KV rows and index keys are rounded before they are stored (as BF16 values). */
 typedef enum dsr_cache_treatment {
-    DSR_CACHE_BF16 = 0,     /* plain BF16 */
-    DSR_CACHE_OFFICIAL = 1  /* FP8 block 64 for KV rows, Hadamard and FP4 block 32 for index queries and keys */
+    DSR_CACHE_BF16 = 0,    /* plain BF16 */
+    DSR_CACHE_OFFICIAL = 1 /* FP8 block 64 for KV rows, Hadamard and FP4 block 32 for index queries and keys */
 } dsr_cache_treatment;
 
 /* Zero means the default where one is given; the rest must be set. */
 typedef struct dsr_attention_config {
-    uint32_t struct_size;      /* sizeof(dsr_attention_config) */
+    uint32_t struct_size; /* sizeof(dsr_attention_config) */
     dsr_layer_kind kind;
-    uint32_t hidden_size;      /* a multiple of 16 */
-    uint32_t n_heads;          /* 64 or 128 */
-    uint32_t q_rank;           /* a multiple of 16 */
-    uint32_t o_groups;         /* divides n_heads */
-    uint32_t o_rank;           /* per group, a multiple of 16 */
-    uint32_t n_index_heads;    /* 32, 64 (default) or 128; ratio 4 only */
-    uint32_t top_k;            /* default 512; ratio 4 only */
-    float epsilon;             /* default 1e-6 */
-    float scale;               /* default 512^-0.5 */
-    float rope_theta;          /* default 10000 for window layers, 160000 else */
-    float yarn_factor;         /* default 1 (none) for window layers, 16 else; 1 turns YaRN off */
+    uint32_t hidden_size;        /* a multiple of 16 */
+    uint32_t n_heads;            /* 64 or 128 */
+    uint32_t q_rank;             /* a multiple of 16 */
+    uint32_t o_groups;           /* divides n_heads */
+    uint32_t o_rank;             /* per group, a multiple of 16 */
+    uint32_t n_index_heads;      /* 32, 64 (default) or 128; ratio 4 only */
+    uint32_t top_k;              /* default 512; ratio 4 only */
+    float epsilon;               /* default 1e-6 */
+    float scale;                 /* default 512^-0.5 */
+    float rope_theta;            /* default 10000 for window layers, 160000 else */
+    float yarn_factor;           /* default 1 (none) for window layers, 16 else; 1 turns YaRN off */
     float yarn_original_context; /* default 65536 */
-    float yarn_beta_fast;      /* default 32 */
-    float yarn_beta_slow;      /* default 1 */
+    float yarn_beta_fast;        /* default 32 */
+    float yarn_beta_slow;        /* default 1 */
     dsr_cache_treatment cache;
 } dsr_attention_config;
 
@@ -59,19 +60,20 @@ typedef struct dsr_tensor {
     uint64_t size_bytes;
     uint64_t shape[4];
     uint32_t n_dims;
-    dsr_dtype dtype;  /* U8 for FP8 E4M3 weights and for E8M0 scales */
+    dsr_dtype dtype; /* U8 for FP8 E4M3 weights and for E8M0 scales */
 } dsr_tensor;
 
 /* Finds a tensor by its name in the checkpoint; returns 1 and fills *tensor, or 0 if there is none. */
 typedef int (*dsr_tensor_lookup_fn)(void *user, const char *name, dsr_tensor *tensor);
 
-/* Create a layer from the tensors of a Hugging Face checkpoint: <prefix>q_a_proj.weight, q_a_norm.weight, q_b_proj.weight,
- * kv_proj.weight, kv_norm.weight, o_a_proj.weight, o_b_proj.weight, sinks, compressor.{kv_proj,gate_proj}.weight,
- * compressor.position_bias, compressor.kv_norm.weight, compressor.indexer.{q_b_proj,kv_proj,gate_proj}.weight,
- * compressor.indexer.position_bias, compressor.indexer.kv_norm.weight, compressor.indexer.scorer.weights_proj.weight.
- * Weights are BF16, or FP8 E4M3 (U8) with a second tensor <name>_scale_inv of one F32 or E8M0 (U8) scale per 128 x 128
- * block; norms, biases and sinks are F32 or BF16. A missing tensor gives DSR_ERR_MISSING_TENSOR, a wrong one
- * DSR_ERR_DTYPE or DSR_ERR_SIZE; the context's error text names it, what it is and what is needed. */
+/* Create a layer from the tensors of a Hugging Face checkpoint: <prefix>q_a_proj.weight, q_a_norm.weight,
+ * q_b_proj.weight, kv_proj.weight, kv_norm.weight, o_a_proj.weight, o_b_proj.weight, sinks,
+ * compressor.{kv_proj,gate_proj}.weight, compressor.position_bias, compressor.kv_norm.weight,
+ * compressor.indexer.{q_b_proj,kv_proj,gate_proj}.weight, compressor.indexer.position_bias,
+ * compressor.indexer.kv_norm.weight, compressor.indexer.scorer.weights_proj.weight. Weights are BF16, or FP8 E4M3 (U8)
+ * with a second tensor <name>_scale_inv of one F32 or E8M0 (U8) scale per 128 x 128 block; norms, biases and sinks are
+ * F32 or BF16. A missing tensor gives DSR_ERR_MISSING_TENSOR, a wrong one DSR_ERR_DTYPE or DSR_ERR_SIZE; the context's
+ * error text names it, what it is and what is needed. */
 DSR_API dsr_status dsr_attention_create(dsr_context *context, const dsr_attention_config *config,
                                         dsr_tensor_lookup_fn lookup, void *lookup_user, const char *prefix,
                                         dsr_attention **attention);
@@ -99,8 +101,8 @@ DSR_API dsr_status dsr_sequence_fork(dsr_sequence *sequence, dsr_sequence **fork
 /* Forget the last n_tokens tokens; the state is then byte-equal to one that never saw them. DSR_ERR_STATE, changing
  * nothing, if that is further back than the sequence remembers: dsr_sequence_max_truncate() tokens. */
 DSR_API dsr_status dsr_sequence_truncate(dsr_sequence *sequence, uint32_t n_tokens);
-/* How many tokens can be forgotten now: at most DSR_MAX_TRUNCATE_TOKENS, less after a truncation, and none of those from
- * before a load. */
+/* How many tokens can be forgotten now: at most DSR_MAX_TRUNCATE_TOKENS, less after a truncation, and none of those
+ * from before a load. */
 DSR_API uint32_t dsr_sequence_max_truncate(const dsr_sequence *sequence);
 
 /* Bytes dsr_sequence_save writes. Equal states give equal bytes, whatever calls led to them. */
@@ -119,29 +121,30 @@ DSR_API dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *pa
 typedef struct dsr_step_entry {
     dsr_sequence *sequence; /* each at most once in a step */
     uint64_t first_row;
-    uint32_t n_tokens;      /* 0: 1; up to 8 (draft tokens); truncate the sequence after to reject some */
+    uint32_t n_tokens; /* 0: 1; up to 8 (draft tokens); truncate the sequence after to reject some */
 } dsr_step_entry;
 
 typedef struct dsr_step_desc {
-    uint32_t struct_size;   /* sizeof(dsr_step_desc) */
-    uint32_t n_entries;     /* 1..64; at most 64 tokens in all */
+    uint32_t struct_size; /* sizeof(dsr_step_desc) */
+    uint32_t n_entries;   /* 1..64; at most 64 tokens in all */
     const dsr_step_entry *entries;
-    dsr_view hidden;        /* BF16 [rows, hidden_size] */
-    dsr_view output;        /* F32 or BF16 [rows, hidden_size]; may not overlap hidden */
+    dsr_view hidden; /* BF16 [rows, hidden_size] */
+    dsr_view output; /* F32 or BF16 [rows, hidden_size]; may not overlap hidden */
 } dsr_step_desc;
 
 #define DSR_STEP_DESC_INIT DSR_STRUCT_INIT(dsr_step_desc)
 
-/* Advance n sequences jointly. A failed step leaves every sequence as it was. Sequences may join, leave and change places
- * between steps. Steady state allocates nothing (the first step of a size, a fork's first write and a grow do). */
+/* Advance n sequences jointly. A failed step leaves every sequence as it was. Sequences may join, leave and change
+ * places between steps. Steady state allocates nothing (the first step of a size, a fork's first write and a grow do).
+ */
 DSR_API dsr_status dsr_attention_decode(dsr_attention *attention, const dsr_step_desc *desc);
-/* Advance one sequence by any number of tokens: rows 0..n_tokens-1 of hidden and output. Runs in pieces of 64 tokens; if a
- * piece fails, the sequence keeps none of the call's tokens. */
+/* Advance one sequence by any number of tokens: rows 0..n_tokens-1 of hidden and output. Runs in pieces of 64 tokens;
+ * if a piece fails, the sequence keeps none of the call's tokens. */
 DSR_API dsr_status dsr_attention_prefill(dsr_attention *attention, dsr_sequence *sequence, uint64_t n_tokens,
                                          dsr_view hidden, dsr_view output);
-/* The encoder of the layer's last step, for capture and replay. It stays the layer's; null before the first step. Replay
- * runs the step's commands again on the same memory: with every sequence of the step truncated by its tokens of that step,
- * it gives the same bytes, without advancing the positions. */
+/* The encoder of the layer's last step, for capture and replay. It stays the layer's; null before the first step.
+ * Replay runs the step's commands again on the same memory: with every sequence of the step truncated by its tokens of
+ * that step, it gives the same bytes, without advancing the positions. */
 DSR_API dsr_encoder *dsr_attention_encoder(dsr_attention *attention);
 
 DSR_END_DECLS

@@ -72,19 +72,19 @@ typedef void (*dsr_parallel_fn)(void *user, uint32_t n_tasks, dsr_task_fn body, 
 
 /* Zero means the default in every field but struct_size. */
 typedef struct dsr_context_desc {
-    uint32_t struct_size;      /* sizeof(dsr_context_desc) */
-    dsr_device_kind device;    /* default: CPU */
-    uint32_t device_index;     /* CUDA device number */
-    dsr_exactness exactness;   /* default: device-exact */
-    dsr_isa isa;               /* CPU: force an instruction set. AUTO: the environment variable DSR_ISA if it is set, else
-                                  the best one here. One that is not available is refused, never replaced. */
-    uint32_t n_threads;        /* CPU: threads that work on a submit, the calling one included; 0 and 1: it alone. At most
-                                  1024. With `parallel`: the number of workers the runner may use. */
+    uint32_t struct_size;    /* sizeof(dsr_context_desc) */
+    dsr_device_kind device;  /* default: CPU */
+    uint32_t device_index;   /* CUDA device number */
+    dsr_exactness exactness; /* default: device-exact */
+    dsr_isa isa;             /* CPU: force an instruction set. AUTO: the environment variable DSR_ISA if it is set, else
+                                the best one here. One that is not available is refused, never replaced. */
+    uint32_t n_threads;      /* CPU: threads that work on a submit, the calling one included; 0 and 1: it alone. At most
+                                1024. With `parallel`: the number of workers the runner may use. */
     uint32_t spin_microseconds; /* how long an idle thread of ours spins before it sleeps; 0: the default (50) */
-    dsr_allocator allocator;   /* default: the C library's */
-    dsr_log_fn log;            /* default: silent */
+    dsr_allocator allocator;    /* default: the C library's */
+    dsr_log_fn log;             /* default: silent */
     void *log_user;
-    dsr_parallel_fn parallel;  /* default: our own threads */
+    dsr_parallel_fn parallel; /* default: our own threads */
     void *parallel_user;
 } dsr_context_desc;
 

@@ -22,7 +22,8 @@ DSR_API void dsr_encoder_destroy(dsr_encoder *encoder);
 DSR_API dsr_status dsr_encoder_submit(dsr_encoder *encoder);
 /* Wait until submitted work is complete. Nothing submitted: returns at once. */
 DSR_API dsr_status dsr_encoder_wait(dsr_encoder *encoder);
-/* Run the same commands again, on whatever their operands now hold. Allowed after submit; waits for the previous run. */
+/* Run the same commands again, on whatever their operands now hold. Allowed after submit; waits for the previous run.
+ */
 DSR_API dsr_status dsr_encoder_replay(dsr_encoder *encoder);
 /* Forget all commands; keeps the memory, so that a steady state allocates nothing. Waits for work in flight first. */
 DSR_API dsr_status dsr_encoder_reset(dsr_encoder *encoder);
@@ -36,11 +37,11 @@ typedef struct dsr_range {
 
 /* One command as data. Pointers are valid until the encoder is reset or destroyed. */
 typedef struct dsr_command_info {
-    uint32_t struct_size;     /* set by the caller: sizeof(dsr_command_info) */
-    const char *op;           /* op kind, such as "indexer" */
+    uint32_t struct_size;       /* set by the caller: sizeof(dsr_command_info) */
+    const char *op;             /* op kind, such as "indexer" */
     const char *const *kernels; /* names of the kernels it runs, in order */
     uint32_t n_kernels;
-    const uint32_t *grid;     /* tasks (CPU) or thread blocks (CUDA) of each kernel */
+    const uint32_t *grid; /* tasks (CPU) or thread blocks (CUDA) of each kernel */
     uint32_t n_rows;
     const dsr_range *reads;
     uint32_t n_reads;
@@ -48,7 +49,7 @@ typedef struct dsr_command_info {
     uint32_t n_writes;
     const uint32_t *depends_on; /* earlier commands it waits for, ascending; transitive ones left out */
     uint32_t n_depends_on;
-    uint32_t wave;            /* commands of one wave may run side by side; waves run in order */
+    uint32_t wave; /* commands of one wave may run side by side; waves run in order */
 } dsr_command_info;
 
 DSR_API uint32_t dsr_encoder_n_commands(const dsr_encoder *encoder);

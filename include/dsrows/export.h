@@ -10,17 +10,19 @@
 
 #ifdef __cplusplus
 #define DSR_BEGIN_DECLS extern "C" {
-#define DSR_END_DECLS }
+#define DSR_END_DECLS   }
 #else
 #define DSR_BEGIN_DECLS
 #define DSR_END_DECLS
 #endif
 
+// clang-format off
 /* Initializer of a struct whose first member is struct_size; the rest is 0. C++17 has no designated initializers. */
 #ifdef __cplusplus
 #define DSR_STRUCT_INIT(type) {sizeof(type)}
 #else
 #define DSR_STRUCT_INIT(type) {.struct_size = sizeof(type)}
 #endif
+// clang-format on
 
 #endif

@@ -20,27 +20,27 @@ DSR_BEGIN_DECLS
 
 enum {
     DSR_MAX_ROWS = 64,
-    DSR_HEAD_DIM = 512,    /* features of a query head and of a shared KV row */
-    DSR_ROPE_DIM = 64,     /* the last features of a head are rotated */
-    DSR_INDEX_DIM = 128,   /* features of an index head and of an index key */
+    DSR_HEAD_DIM = 512,  /* features of a query head and of a shared KV row */
+    DSR_ROPE_DIM = 64,   /* the last features of a head are rotated */
+    DSR_INDEX_DIM = 128, /* features of an index head and of an index key */
     DSR_MAX_TOP_K = 2048,
-    DSR_CHUNK_SLOTS = 64   /* slots of a chunk in chunked attention: part of the result's definition */
+    DSR_CHUNK_SLOTS = 64 /* slots of a chunk in chunked attention: part of the result's definition */
 };
 
 /* ---- sparse attention ------------------------------------------------------------------------------------- */
 
 /* One row: n_queries queries of one request over the listed rows of its KV cache.
- * Query i is row q_row + i of q and of output, and attends to indices[index_offset + i * index_stride] and the width - 1
- * entries after it. An index selects a KV row; -1 skips the slot; duplicates count twice. */
+ * Query i is row q_row + i of q and of output, and attends to indices[index_offset + i * index_stride] and the width -
+ * 1 entries after it. An index selects a KV row; -1 skips the slot; duplicates count twice. */
 typedef struct dsr_attention_row {
     dsr_view kv;            /* BF16 [kv_len, 512]; rows may share it */
     uint64_t kv_len;        /* not 0 */
     uint64_t kv_row_stride; /* elements between KV rows, at least 512; 0: 512 */
     uint64_t q_row;
-    uint64_t index_offset;  /* elements */
-    uint64_t index_stride;  /* elements between the lists of consecutive queries; 0: width */
-    uint64_t width;         /* slots per query, not 0 */
-    uint32_t n_queries;     /* 0: 1 */
+    uint64_t index_offset; /* elements */
+    uint64_t index_stride; /* elements between the lists of consecutive queries; 0: width */
+    uint64_t width;        /* slots per query, not 0 */
+    uint32_t n_queries;    /* 0: 1 */
 } dsr_attention_row;
 
 /* Attention with a learned sink per head over shared KV rows (K = V):
@@ -55,17 +55,17 @@ typedef struct dsr_attention_desc {
     uint32_t struct_size; /* sizeof(dsr_attention_desc) */
     uint32_t n_rows;      /* 1..64 */
     const dsr_attention_row *rows;
-    uint32_t n_heads;     /* 64 or 128 */
-    float scale;          /* finite, > 0; DSR_ATTENTION_SCALE in the published models */
-    dsr_view q;           /* BF16 [queries, n_heads, 512]; rows may name its rows in any order, each once */
-    dsr_view indices;     /* I32 */
-    dsr_view sinks;       /* F32 [n_heads] */
-    dsr_view output;      /* BF16 [queries, n_heads, 512]; query rows that no row names are left alone */
-    dsr_view workspace;   /* U8, dsr_*_attention_workspace() bytes; contents need not be set and mean nothing after */
+    uint32_t n_heads;   /* 64 or 128 */
+    float scale;        /* finite, > 0; DSR_ATTENTION_SCALE in the published models */
+    dsr_view q;         /* BF16 [queries, n_heads, 512]; rows may name its rows in any order, each once */
+    dsr_view indices;   /* I32 */
+    dsr_view sinks;     /* F32 [n_heads] */
+    dsr_view output;    /* BF16 [queries, n_heads, 512]; query rows that no row names are left alone */
+    dsr_view workspace; /* U8, dsr_*_attention_workspace() bytes; contents need not be set and mean nothing after */
 } dsr_attention_desc;
 
 #define DSR_ATTENTION_DESC_INIT DSR_STRUCT_INIT(dsr_attention_desc)
-#define DSR_ATTENTION_SCALE 0.04419417382f /* 512^-0.5 */
+#define DSR_ATTENTION_SCALE     0.04419417382f /* 512^-0.5 */
 
 DSR_API dsr_status dsr_encode_sparse_attention(dsr_encoder *encoder, const dsr_attention_desc *desc);
 DSR_API dsr_status dsr_encode_flash_attention(dsr_encoder *encoder, const dsr_attention_desc *desc);
@@ -83,8 +83,8 @@ DSR_API int dsr_flash_attention_contiguous(const dsr_attention_desc *desc);
 /* ---- lightning indexer ------------------------------------------------------------------------------------ */
 
 /* One row: n_queries queries at consecutive positions of one request over its index keys.
- * Query i is row q_row + i of q and weights, stands at position start_pos + i, sees the first (start_pos + i + 1) / ratio
- * keys, and writes its list to output[output_offset + i * output_stride]. */
+ * Query i is row q_row + i of q and weights, stands at position start_pos + i, sees the first (start_pos + i + 1) /
+ * ratio keys, and writes its list to output[output_offset + i * output_stride]. */
 typedef struct dsr_indexer_row {
     dsr_view keys;           /* BF16 [kv_len, 128] */
     uint64_t kv_len;         /* not 0; at least the keys the last query sees; more are ignored */
@@ -107,18 +107,18 @@ typedef struct dsr_indexer_desc {
     uint32_t struct_size; /* sizeof(dsr_indexer_desc) */
     uint32_t n_rows;      /* 1..64 */
     const dsr_indexer_row *rows;
-    uint32_t n_heads;     /* 32, 64 or 128 */
-    uint32_t top_k;       /* a multiple of 32 up to 2048; 0: 512 */
-    dsr_view q;           /* BF16 [queries, n_heads, 128] */
-    dsr_view weights;     /* F32 [queries, n_heads] */
-    dsr_view output;      /* I32; the lists of two queries may not overlap */
-    dsr_view scores;      /* F32, optional: query i of a row writes kv_len scores at scores_offset + i * kv_len, -inf where a
-                             key is not seen or not finite; score ranges of two rows may not overlap */
-    dsr_view workspace;   /* U8, dsr_indexer_workspace() bytes */
+    uint32_t n_heads; /* 32, 64 or 128 */
+    uint32_t top_k;   /* a multiple of 32 up to 2048; 0: 512 */
+    dsr_view q;       /* BF16 [queries, n_heads, 128] */
+    dsr_view weights; /* F32 [queries, n_heads] */
+    dsr_view output;  /* I32; the lists of two queries may not overlap */
+    dsr_view scores; /* F32, optional: query i of a row writes kv_len scores at scores_offset + i * kv_len, -inf where a
+                        key is not seen or not finite; score ranges of two rows may not overlap */
+    dsr_view workspace; /* U8, dsr_indexer_workspace() bytes */
 } dsr_indexer_desc;
 
 #define DSR_INDEXER_DESC_INIT DSR_STRUCT_INIT(dsr_indexer_desc)
-#define DSR_INDEXER_SCALE 0.01104854346f /* 128^-0.5 * 64^-0.5 */
+#define DSR_INDEXER_SCALE     0.01104854346f /* 128^-0.5 * 64^-0.5 */
 
 DSR_API dsr_status dsr_encode_indexer(dsr_encoder *encoder, const dsr_indexer_desc *desc);
 /* Bytes of workspace: a function of n_heads, top_k and the rows' kv_len, n_queries, start_pos and ratio alone. */
@@ -135,8 +135,8 @@ typedef struct dsr_compressor_row {
     dsr_view score_state; /* the same; a request's own, no two ranges of a call may overlap */
     uint64_t token_row;
     uint64_t output_row;
-    uint32_t start_pos;   /* at 0 the state is initialised first (kv 0, score -inf); only a one-row call may start at 0 */
-    uint32_t n_tokens;    /* 0: 1; start_pos + n_tokens must not exceed UINT32_MAX */
+    uint32_t start_pos; /* at 0 the state is initialised first (kv 0, score -inf); only a one-row call may start at 0 */
+    uint32_t n_tokens;  /* 0: 1; start_pos + n_tokens must not exceed UINT32_MAX */
 } dsr_compressor_row;
 
 /* The learned KV compressor: a softmax over the window's items per feature, BF16, RMS norm with weight, BF16. The state
@@ -148,14 +148,14 @@ typedef struct dsr_compressor_desc {
     uint32_t struct_size; /* sizeof(dsr_compressor_desc) */
     uint32_t n_rows;      /* 1..64 */
     const dsr_compressor_row *rows;
-    uint32_t ratio;       /* (ratio, dim) is (4, 128), (4, 512) or (128, 512) */
+    uint32_t ratio; /* (ratio, dim) is (4, 128), (4, 512) or (128, 512) */
     uint32_t dim;
-    float epsilon;        /* finite, > 0 */
-    dsr_view kv;          /* F32 [tokens, coff * dim] */
-    dsr_view score;       /* F32 [tokens, coff * dim] */
-    dsr_view ape;         /* F32 [ratio, coff * dim] */
-    dsr_view norm;        /* F32 [dim] */
-    dsr_view output;      /* BF16 [output rows, dim] */
+    float epsilon;   /* finite, > 0 */
+    dsr_view kv;     /* F32 [tokens, coff * dim] */
+    dsr_view score;  /* F32 [tokens, coff * dim] */
+    dsr_view ape;    /* F32 [ratio, coff * dim] */
+    dsr_view norm;   /* F32 [dim] */
+    dsr_view output; /* BF16 [output rows, dim] */
 } dsr_compressor_desc;
 
 #define DSR_COMPRESSOR_DESC_INIT DSR_STRUCT_INIT(dsr_compressor_desc)
@@ -170,11 +170,11 @@ DSR_API uint32_t dsr_compressor_emitted(uint32_t ratio, uint32_t start_pos, uint
 
 /* output[r * row_elements + i] = sources[r][i], bit for bit. */
 typedef struct dsr_gather_desc {
-    uint32_t struct_size; /* sizeof(dsr_gather_desc) */
-    uint32_t n_rows;      /* 1..64 */
+    uint32_t struct_size;    /* sizeof(dsr_gather_desc) */
+    uint32_t n_rows;         /* 1..64 */
     const dsr_view *sources; /* F32 [row_elements] each */
-    uint64_t row_elements; /* not 0 */
-    dsr_view output;      /* F32 [n_rows, row_elements] */
+    uint64_t row_elements;   /* not 0 */
+    dsr_view output;         /* F32 [n_rows, row_elements] */
 } dsr_gather_desc;
 
 #define DSR_GATHER_DESC_INIT DSR_STRUCT_INIT(dsr_gather_desc)
@@ -186,7 +186,7 @@ DSR_API dsr_status dsr_encode_gather(dsr_encoder *encoder, const dsr_gather_desc
 /* One row: n_copies consecutive rows of source to consecutive rows of this request's destination, wrapping at ring_rows
  * if it is not 0: copy i goes to row (destination_row + i) mod ring_rows. */
 typedef struct dsr_copy_row {
-    dsr_view destination;     /* same dtype as source */
+    dsr_view destination; /* same dtype as source */
     uint64_t source_row;
     uint64_t destination_row; /* a ring slot (position mod window) or a compressed slot (window + position / ratio) */
     uint64_t ring_rows;       /* 0: no ring */
@@ -199,7 +199,7 @@ typedef struct dsr_copy_desc {
     uint32_t n_rows;      /* 1..64 */
     const dsr_copy_row *rows;
     uint64_t row_elements; /* not 0 */
-    dsr_view source;      /* any dtype [source rows, row_elements] */
+    dsr_view source;       /* any dtype [source rows, row_elements] */
 } dsr_copy_desc;
 
 #define DSR_COPY_DESC_INIT DSR_STRUCT_INIT(dsr_copy_desc)
@@ -216,18 +216,19 @@ typedef struct dsr_rope_row {
     uint32_t n_tokens;      /* 0: 1 */
 } dsr_rope_row;
 
-/* Interleaved rotation of the last rope_dim features of each head: angle = (float)position * frequency, one F32 product.
- * Values: a non-finite feature outside the tail gives 0; a pair with a non-finite input or angle gives 0, 0. */
+/* Interleaved rotation of the last rope_dim features of each head: angle = (float)position * frequency, one F32
+ * product. Values: a non-finite feature outside the tail gives 0; a pair with a non-finite input or angle gives 0, 0.
+ */
 typedef struct dsr_rope_desc {
     uint32_t struct_size; /* sizeof(dsr_rope_desc) */
     uint32_t n_rows;      /* 1..64; rows may not overlap */
     const dsr_rope_row *rows;
-    uint32_t n_heads;     /* 1..128 */
-    uint32_t head_dim;    /* 2..512, even */
-    uint32_t rope_dim;    /* even, 2..head_dim, at most 128 */
-    int inverse;          /* 0 or 1 */
-    dsr_view input;       /* F32 or BF16 [tokens, n_heads, head_dim] */
-    dsr_view output;      /* BF16, the same shape; may be the very same view as a BF16 input, and not overlap it otherwise */
+    uint32_t n_heads;  /* 1..128 */
+    uint32_t head_dim; /* 2..512, even */
+    uint32_t rope_dim; /* even, 2..head_dim, at most 128 */
+    int inverse;       /* 0 or 1 */
+    dsr_view input;    /* F32 or BF16 [tokens, n_heads, head_dim] */
+    dsr_view output; /* BF16, the same shape; may be the very same view as a BF16 input, and not overlap it otherwise */
     const float *frequencies; /* host memory, rope_dim / 2 values, finite and > 0, copied: dsr_rope_frequencies() */
 } dsr_rope_desc;
 
@@ -245,19 +246,19 @@ DSR_API const float *dsr_rope_frequencies(dsr_rope_table table);
 /* ---- cache fake quantisation ------------------------------------------------------------------------------ */
 
 typedef enum dsr_quant_kind {
-    DSR_QUANT_FP8_BLOCK64 = 0,          /* E4M3, power-of-two scale per 64 features, the last 64 features copied */
-    DSR_QUANT_HADAMARD_FP4_BLOCK32 = 1  /* Walsh-Hadamard of 128, then E2M1, power-of-two scale per 32 features */
+    DSR_QUANT_FP8_BLOCK64 = 0,         /* E4M3, power-of-two scale per 64 features, the last 64 features copied */
+    DSR_QUANT_HADAMARD_FP4_BLOCK32 = 1 /* Walsh-Hadamard of 128, then E2M1, power-of-two scale per 32 features */
 } dsr_quant_kind;
 
-/* Round rows to the grid of a cache format and back to BF16. Values: FP8: a block with a non-finite value is zeros; FP4: a
- * non-finite input element counts as 0. Signs are kept, so -0 occurs. */
+/* Round rows to the grid of a cache format and back to BF16. Values: FP8: a block with a non-finite value is zeros;
+ * FP4: a non-finite input element counts as 0. Signs are kept, so -0 occurs. */
 typedef struct dsr_fake_quant_desc {
     uint32_t struct_size; /* sizeof(dsr_fake_quant_desc) */
     dsr_quant_kind kind;
-    uint64_t n_vectors;   /* not 0: vectors of dim features, contiguous */
-    uint32_t dim;         /* FP8: a multiple of 64, 128..512; FP4: 128 */
-    dsr_view input;       /* BF16 [n_vectors, dim] */
-    dsr_view output;      /* BF16, the same shape; may be the very same view as input, and not overlap it otherwise */
+    uint64_t n_vectors; /* not 0: vectors of dim features, contiguous */
+    uint32_t dim;       /* FP8: a multiple of 64, 128..512; FP4: 128 */
+    dsr_view input;     /* BF16 [n_vectors, dim] */
+    dsr_view output;    /* BF16, the same shape; may be the very same view as input, and not overlap it otherwise */
 } dsr_fake_quant_desc;
 
 #define DSR_FAKE_QUANT_DESC_INIT DSR_STRUCT_INIT(dsr_fake_quant_desc)
@@ -275,7 +276,8 @@ typedef struct dsr_rms_norm_desc {
     float epsilon;        /* finite, > 0 */
     dsr_view input;       /* F32 or BF16 [n_vectors, dim] */
     dsr_view weight;      /* F32 [dim], optional */
-    dsr_view output;      /* F32 or BF16 [n_vectors, dim]; may be the very same view as input, and not overlap it otherwise */
+    dsr_view
+        output; /* F32 or BF16 [n_vectors, dim]; may be the very same view as input, and not overlap it otherwise */
 } dsr_rms_norm_desc;
 
 #define DSR_RMS_NORM_DESC_INIT DSR_STRUCT_INIT(dsr_rms_norm_desc)
@@ -285,14 +287,14 @@ DSR_API dsr_status dsr_encode_rms_norm(dsr_encoder *encoder, const dsr_rms_norm_
 /* ---- projection ------------------------------------------------------------------------------------------- */
 
 typedef enum dsr_weight_format {
-    DSR_WEIGHT_BF16 = 0,       /* BF16 [n_groups * n_outputs, n_inputs] as checkpoints have it */
-    DSR_WEIGHT_FP8 = 1,        /* U8 (E4M3), the same shape, with a scale per block of 128 outputs x 128 inputs */
+    DSR_WEIGHT_BF16 = 0,        /* BF16 [n_groups * n_outputs, n_inputs] as checkpoints have it */
+    DSR_WEIGHT_FP8 = 1,         /* U8 (E4M3), the same shape, with a scale per block of 128 outputs x 128 inputs */
     DSR_WEIGHT_BF16_PACKED = 2, /* U32, made by dsr_projection_pack from BF16: read as one stream, the fastest */
-    DSR_WEIGHT_FP8_PACKED = 3  /* U32, made from FP8; holds the scales too */
+    DSR_WEIGHT_FP8_PACKED = 3   /* U32, made from FP8; holds the scales too */
 } dsr_weight_format;
 
-/* output[r][g][o] = input[r][g] . weight[g][o] for 1 to 64 rows; each weight is read once for all rows. One group is the
- * plain product; several are the grouped output projection, each group with inputs and weights of its own.
+/* output[r][g][o] = input[r][g] . weight[g][o] for 1 to 64 rows; each weight is read once for all rows. One group is
+ * the plain product; several are the grouped output projection, each group with inputs and weights of its own.
  *
  * FP8 weights decode to F32 as E4M3 value * scale. Packed weights give the bits of the unpacked ones.
  * Values: a result that is not finite is 0. */
@@ -304,10 +306,10 @@ typedef struct dsr_projection_desc {
     uint32_t n_outputs;   /* of a group: 1..1048576 */
     float output_scale;   /* finite; 0: 1. One F32 product per output, before its rounding */
     dsr_weight_format format;
-    dsr_view input;       /* BF16 [n_rows, n_groups, n_inputs] */
+    dsr_view input; /* BF16 [n_rows, n_groups, n_inputs] */
     dsr_view weight;
-    dsr_view scales;      /* FP8 only: F32 or U8 (E8M0) [ceil(n_groups * n_outputs / 128), ceil(n_inputs / 128)] */
-    dsr_view output;      /* F32 or BF16 [n_rows, n_groups, n_outputs] */
+    dsr_view scales; /* FP8 only: F32 or U8 (E8M0) [ceil(n_groups * n_outputs / 128), ceil(n_inputs / 128)] */
+    dsr_view output; /* F32 or BF16 [n_rows, n_groups, n_outputs] */
 } dsr_projection_desc;
 
 #define DSR_PROJECTION_DESC_INIT DSR_STRUCT_INIT(dsr_projection_desc)
@@ -316,8 +318,8 @@ DSR_API dsr_status dsr_encode_projection(dsr_encoder *encoder, const dsr_project
 
 /* Weights in host memory. */
 typedef struct dsr_projection_weights {
-    uint32_t struct_size;     /* sizeof(dsr_projection_weights) */
-    uint32_t n_groups;        /* 0: 1 */
+    uint32_t struct_size; /* sizeof(dsr_projection_weights) */
+    uint32_t n_groups;    /* 0: 1 */
     uint32_t n_inputs;
     uint32_t n_outputs;
     dsr_weight_format format; /* BF16 or FP8: of data; the packed form is the one of the same name */
@@ -331,8 +333,8 @@ typedef struct dsr_projection_weights {
 /* Bytes of the packed form; data and scales are not looked at. */
 DSR_API dsr_status dsr_projection_packed_bytes(dsr_context *context, const dsr_projection_weights *weights,
                                                uint64_t *size_bytes);
-/* Pack into host memory of at least that size: done once, when weights are loaded. The packed form is the same for every
- * device and instruction set of one library version; it is not a file format. */
+/* Pack into host memory of at least that size: done once, when weights are loaded. The packed form is the same for
+ * every device and instruction set of one library version; it is not a file format. */
 DSR_API dsr_status dsr_projection_pack(dsr_context *context, const dsr_projection_weights *weights, void *packed,
                                        uint64_t size_bytes);
 

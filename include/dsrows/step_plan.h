@@ -19,16 +19,16 @@ typedef enum dsr_layer_kind {
 enum { DSR_WINDOW = 128 };
 
 typedef struct dsr_step_plan {
-    uint32_t struct_size;     /* set by the caller: sizeof(dsr_step_plan) */
-    uint32_t ring_slot;       /* the slot this token's KV row goes to: position mod capacity */
-    uint32_t window_capacity; /* min(context, 128); compressed entry g is cache row window_capacity + g */
-    uint32_t window_count;    /* window rows this token sees, itself included: min(position + 1, capacity) */
-    uint32_t compressed_count; /* complete groups after this token: (position + 1) / ratio; 0 for window layers */
-    uint32_t selected_count;  /* of those, how many are attended: min(count, top_k) for ratio 4, all for ratio 128 */
-    uint32_t width;           /* window_count + selected_count */
-    uint32_t emits;           /* 1 if this token completes a group */
-    uint32_t emit_slot;       /* the group it completes: position / ratio */
-    uint32_t emit_cache_row;  /* window_capacity + emit_slot */
+    uint32_t struct_size;        /* set by the caller: sizeof(dsr_step_plan) */
+    uint32_t ring_slot;          /* the slot this token's KV row goes to: position mod capacity */
+    uint32_t window_capacity;    /* min(context, 128); compressed entry g is cache row window_capacity + g */
+    uint32_t window_count;       /* window rows this token sees, itself included: min(position + 1, capacity) */
+    uint32_t compressed_count;   /* complete groups after this token: (position + 1) / ratio; 0 for window layers */
+    uint32_t selected_count;     /* of those, how many are attended: min(count, top_k) for ratio 4, all for ratio 128 */
+    uint32_t width;              /* window_count + selected_count */
+    uint32_t emits;              /* 1 if this token completes a group */
+    uint32_t emit_slot;          /* the group it completes: position / ratio */
+    uint32_t emit_cache_row;     /* window_capacity + emit_slot */
     uint32_t emit_rope_position; /* first token of the group: position + 1 - ratio */
 } dsr_step_plan;
 
