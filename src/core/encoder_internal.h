@@ -38,17 +38,18 @@ void dsri_ranges_write(dsri_ranges *ranges, const void *begin, uint64_t n_bytes)
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
-dsr_status dsri_fail(dsr_context *context, dsr_status status, const char *format, ...);
+dsr_status
+dsri_fail(dsr_context *context, dsr_status status, const char *format, ...);
 
 dsr_context *dsri_encoder_context(const dsr_encoder *encoder);
 /* DSR_OK if the encoder takes commands now (not submitted since its last reset). */
 dsr_status dsri_encoder_check_open(dsr_encoder *encoder);
-/* Address of a view's first byte after checks that it lies in its buffer and belongs to the context. `what` names the op,
- * row and field in the error text. The null view gives DSR_ERR_NULL. Dtype and size checks are the ops layer's. */
+/* Address of a view's first byte after checks that it lies in its buffer and belongs to the context. `what` names the
+ * op, row and field in the error text. The null view gives DSR_ERR_NULL. Dtype and size checks are the ops layer's. */
 dsr_status dsri_view_address(dsr_context *context, const dsr_view *view, const char *what, void **address);
 
-/* Append a command. plan is copied (plan_bytes, 64-byte aligned copy); ranges are copied and merged. On failure the encoder
- * is unchanged. The back end chooses the kernel here: DSR_ERR_UNSUPPORTED_KERNEL if it has none. */
+/* Append a command. plan is copied (plan_bytes, 64-byte aligned copy); ranges are copied and merged. On failure the
+ * encoder is unchanged. The back end chooses the kernel here: DSR_ERR_UNSUPPORTED_KERNEL if it has none. */
 dsr_status dsri_encoder_append(dsr_encoder *encoder, dsri_op op, uint32_t n_rows, const void *plan, size_t plan_bytes,
                                const dsri_ranges *ranges);
 

@@ -1,8 +1,8 @@
 /* What a CPU kernel is: a fixed number of phases, each a number of independent tasks.
  *
- * The back end runs all tasks of a phase, in any order and on any threads, before it starts the next phase; commands that
- * do not conflict may run side by side. Tasks are cut by the plan's rows alone: which tasks exist, and what each computes,
- * may depend on nothing but the descriptor of its row, never on the thread count or the other rows. */
+ * The back end runs all tasks of a phase, in any order and on any threads, before it starts the next phase; commands
+ * that do not conflict may run side by side. Tasks are cut by the plan's rows alone: which tasks exist, and what each
+ * computes, may depend on nothing but the descriptor of its row, never on the thread count or the other rows. */
 #ifndef DSRI_CPU_KERNEL_H
 #define DSRI_CPU_KERNEL_H
 
@@ -31,11 +31,11 @@ typedef struct dsri_cpu_kernel {
 
 /* Kernel sources are compiled once per instruction set with DSRI_ISA set to one of scalar, avx2, avx512, neon.
  * DSRI_KERNEL(indexer) is the symbol dsri_kernel_indexer__avx512. */
-#define DSRI_JOIN3(a, b, c) a##b##c
-#define DSRI_JOIN(a, b, c) DSRI_JOIN3(a, b, c)
-#define DSRI_KERNEL(name) DSRI_JOIN(dsri_kernel_##name, __, DSRI_ISA)
-#define DSRI_STRING2(x) #x
-#define DSRI_STRING(x) DSRI_STRING2(x)
+#define DSRI_JOIN3(a, b, c)    a##b##c
+#define DSRI_JOIN(a, b, c)     DSRI_JOIN3(a, b, c)
+#define DSRI_KERNEL(name)      DSRI_JOIN(dsri_kernel_##name, __, DSRI_ISA)
+#define DSRI_STRING2(x)        #x
+#define DSRI_STRING(x)         DSRI_STRING2(x)
 #define DSRI_KERNEL_NAME(name) "dsr_" name "__" DSRI_STRING(DSRI_ISA)
 /* The dsr_isa of DSRI_ISA. */
 #define DSRI_ISA_ENUM        DSRI_JOIN(DSRI_ISA_ENUM, _, DSRI_ISA)
