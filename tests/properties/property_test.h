@@ -73,6 +73,34 @@ static inline uint32_t choose_contexts(random_stream *random, dsr_context *chose
     return 2;
 }
 
+/* The first rows of a case. */
+static inline bit_case *small_case(const struct bit_op *op, uint32_t shape, uint64_t seed, uint32_t max_rows)
+{
+    bit_case *c = bit_case_new(op, shape, seed);
+    for (uint32_t r = max_rows; r < c->n_rows; r++) {
+        for (uint32_t i = 0; i < BIT_ROW_INPUTS; i++) {
+            bit_array_free(&c->rows[r].inputs[i]);
+        }
+    }
+    c->n_rows = c->n_rows < max_rows ? c->n_rows : max_rows;
+    return c;
+}
+
+/* Elements [first, first + n) of an array, followed by n_more zeros. */
+static inline bit_array slice_array(const bit_array *array, size_t first, size_t n, size_t n_more)
+{
+    const size_t element = dsr_dtype_size(array->dtype);
+    bit_array slice = bit_array_new(array->dtype, n + n_more);
+    memcpy(slice.data, (const uint8_t *)array->data + first * element, n * element);
+    return slice;
+}
+
+static inline void replace_array(bit_array *array, bit_array with)
+{
+    bit_array_free(array);
+    *array = with;
+}
+
 static inline void assert_same_row(const bit_results *got, uint32_t got_row, const bit_results *want, uint32_t want_row,
                                    const char *what)
 {

@@ -4,19 +4,6 @@
 
 enum { MAX_ROWS = 8 }; /* of a case, to keep the reference quick */
 
-/* A case of at most MAX_ROWS rows. */
-static bit_case *small_case(const struct bit_op *op, uint32_t shape, uint64_t seed)
-{
-    bit_case *c = bit_case_new(op, shape, seed);
-    for (uint32_t r = MAX_ROWS; r < c->n_rows; r++) {
-        for (uint32_t i = 0; i < BIT_ROW_INPUTS; i++) {
-            bit_array_free(&c->rows[r].inputs[i]);
-        }
-    }
-    c->n_rows = c->n_rows < MAX_ROWS ? c->n_rows : MAX_ROWS;
-    return c;
-}
-
 static void in_order(uint32_t *order, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -32,7 +19,7 @@ static void for_every_shape(property holds)
     for (uint32_t i = 0; i < bit_n_ops(); i++) {
         for (uint32_t shape = 0; shape < bit_n_shapes(bit_op_at(i)); shape++) {
             random_stream random = random_open(seed, 100 * i + shape);
-            bit_case *c = small_case(bit_op_at(i), shape, random_next(&random) % 1000);
+            bit_case *c = small_case(bit_op_at(i), shape, random_next(&random) % 1000, MAX_ROWS);
             bit_results *expected = bit_reference(c);
             holds(c, expected, &random);
             bit_results_free(expected);
@@ -106,7 +93,7 @@ static void other_rows_refilled(const bit_case *c, const bit_results *expected, 
     for (uint32_t k = 0; k < n_contexts; k++) {
         for (int how = 0; how < N_FILLS; how++) {
             const uint32_t kept = random_below(random, c->n_rows);
-            bit_case *changed = small_case(c->op, c->shape, c->seed);
+            bit_case *changed = small_case(c->op, c->shape, c->seed, MAX_ROWS);
             refill_others(changed, kept, how, random);
             random_shuffle(random, order, c->n_rows);
             bit_results *results = run_rows(changed, order, c->n_rows, random_next(random) % 1000, chosen[k]);
