@@ -14,15 +14,18 @@ enum {
     TASK_KEYS = 4 * BLOCK_KEYS,
     HALF_DIM = DSRI_INDEX_DIM / 2,
     MAX_HEADS = 128,
-    LINE_BF16 = 32 /* BF16 in a cache line */
+    /* Keys widened during one tile. A block is 8 tiles of 64 heads with AVX-512, 32 with AVX2 and NEON. */
+    WIDEN_KEYS = DSRI_VEC == DSRI_VEC_avx512 ? 8 : 2,
+    WIDEN_FEATURES = 2 * WIDEN_KEYS /* at each of the HALF_DIM steps of a tile */
 };
 
 enum { PHASE_PACK, PHASE_SCORE, PHASE_SELECT, N_PHASES };
 
 typedef struct score_scratch {
-    float keys[BLOCK_KEYS * DSRI_INDEX_DIM]; /* [key][even features, then odd ones] */
-    float sums[MAX_HEADS / 2 * BLOCK_KEYS];  /* [panel][key][lane]: sums over the panel's vectors */
+    float keys[2][BLOCK_KEYS * DSRI_INDEX_DIM]; /* a block widened, and the next one on its way */
+    float sums[BLOCK_KEYS * MAX_HEADS / 2];     /* [panel][key][lane] */
     float scores[BLOCK_KEYS];
+    float maxima[BLOCK_KEYS / DSRI_SCORE_BLOCK];
 } score_scratch;
 
 _Static_assert(sizeof(score_scratch) <= DSRI_SCRATCH_BYTES, "scratch");
@@ -67,12 +70,13 @@ static uint64_t row_scores(const dsri_indexer_row_plan *row)
     return row->scores ? row->kv_len : causal_keys(row, row->n_queries - 1);
 }
 
-/* Keys of a score task: more than TASK_KEYS only where the tasks of 64 such rows might pass 2^32. */
+/* Keys of a score task: few enough for many threads, more where 64 tasks are reached, and as many as it takes for the
+ * tasks of 64 such rows to stay below 2^32. */
 static uint64_t task_keys(const dsri_indexer_row_plan *row)
 {
-    const uint64_t max_tasks = (UINT64_C(1) << 25) / row->n_queries + 1;
-    const uint64_t n_tasks = (row_scores(row) + TASK_KEYS - 1) / TASK_KEYS;
-    return TASK_KEYS * ((n_tasks + max_tasks - 1) / max_tasks + (n_tasks == 0));
+    const uint64_t n = row_scores(row) / TASK_KEYS, max_tasks = (UINT64_C(1) << 25) / row->n_queries + 1;
+    const uint64_t for_threads = n / 64 < 4 ? n / 64 : 4, for_count = n / max_tasks + 1;
+    return TASK_KEYS * (for_threads > for_count ? for_threads : for_count);
 }
 
 static uint64_t query_tasks(const dsri_indexer_row_plan *row, uint32_t phase)
@@ -120,67 +124,134 @@ static void pack_query(const query *x, uint32_t n_heads)
 
 /* ---- scores ------------------------------------------------------------------------------------------------- */
 
-/* Widens n keys and fills the last tile up with zeros. */
-static void widen_keys(score_scratch *s, const uint16_t *keys, uint64_t stride, uint32_t n)
+/* Keys on their way into a block: the next one to widen, where to, and how many are left. */
+typedef struct key_stream {
+    const uint16_t *from;
+    uint64_t stride;
+    uint64_t ahead; /* elements from a key to one that will be wanted later; 0 if there is none */
+    float *to;      /* [key][even features, then odd ones] */
+    uint32_t n_left;
+} key_stream;
+
+static void widen_all(key_stream *stream)
 {
-    uint32_t t = 0;
-    for (; t < n; t++) {
-        const uint16_t *key = keys + t * stride;
-        float *wide = s->keys + t * DSRI_INDEX_DIM;
+    for (; stream->n_left > 0; stream->n_left--) {
         for (int f = 0; f < HALF_DIM; f += VF_LANES) {
             vf even, odd;
-            vf_load_bf16_pairs(key + 2 * f, &even, &odd);
-            vf_store(wide + f, even);
-            vf_store(wide + HALF_DIM + f, odd);
+            vf_load_bf16_pairs(stream->from + 2 * f, &even, &odd);
+            vf_store(stream->to + f, even);
+            vf_store(stream->to + HALF_DIM + f, odd);
         }
+        stream->from += stream->stride;
+        stream->to += DSRI_INDEX_DIM;
     }
-    for (; t % TILE_KEYS != 0; t++) {
-        memset(s->keys + t * DSRI_INDEX_DIM, 0, DSRI_INDEX_DIM * sizeof(float));
+}
+
+/* Widens WIDEN_FEATURES in general registers, so that vector units and their stores are left to the products around it.
+ */
+static inline void widen_some(const uint16_t *from, float *to)
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < WIDEN_FEATURES / 4; i++) {
+        uint64_t four;
+        memcpy(&four, from + 4 * i, sizeof four);
+        __asm__("" : "+r"(four)); /* keeps compilers from using vectors */
+        const uint64_t even = four << 16 & UINT64_C(0xffff0000ffff0000), odd = four & UINT64_C(0xffff0000ffff0000);
+        memcpy(to + 2 * i, &even, sizeof even);
+        memcpy(to + HALF_DIM + 2 * i, &odd, sizeof odd);
     }
 }
 
 /* dot > 0 ? dot : +0, and NaN where dot is not finite. */
 static inline vf relu(vf dot)
 {
-    return vf_fma(dot, vf_zero(), vf_max(dot, vf_zero()));
+    return vf_max(dot, vf_sub(dot, dot));
 }
 
-/* Sums over the panel's vectors of weight * relu(dot) for TILE_KEYS keys. w: the weights of the two vectors. `ahead`:
- * 16 keys that will be wanted soon. */
-static inline void score_tile(const float *keys, const float *panel, vf w0, vf w1, float *sums, const uint16_t *ahead,
-                              uint64_t ahead_stride)
+/* sums [TILE_KEYS][lane]: weight * relu(dot), added over the panel's two vectors. weights: those of the first vector;
+ * the second one's are half_heads on. Meanwhile widens WIDEN_KEYS of the stream, unless it is null. */
+static inline __attribute__((always_inline)) void score_tile_and(const float *keys, const float *panel,
+                                                                 const float *weights, uint32_t half_heads, float *sums,
+                                                                 const key_stream *stream)
 {
+    const uint16_t *from = stream ? stream->from : NULL;
+    float *to = stream ? stream->to : NULL;
+    const uint64_t stride = stream ? stream->stride : 0, ahead = stream ? stream->ahead : 0;
     vf dot0[TILE_KEYS], dot1[TILE_KEYS];
 #pragma GCC unroll 12
     for (int j = 0; j < TILE_KEYS; j++) {
         dot0[j] = dot1[j] = vf_zero();
     }
-    for (int f = 0; f < HALF_DIM; ahead += ahead_stride) {
-        for (int line = 0; line < 4; line++, f++, panel += 2 * PANEL_HEADS) {
-            vec_prefetch(ahead + line * LINE_BF16);
+    for (int i = 0; i < WIDEN_KEYS; i++) {
+        for (int f = 0; f < HALF_DIM / WIDEN_KEYS; f++, keys++, panel += 2 * PANEL_HEADS) {
+            if (stream) {
+                vec_prefetch(from + ahead + f * WIDEN_FEATURES);
+                widen_some(from + f * WIDEN_FEATURES, to + f * WIDEN_FEATURES / 2);
+            }
             vf q0 = vf_load(panel), q1 = vf_load(panel + VF_LANES);
 #pragma GCC unroll 12
             for (int j = 0; j < TILE_KEYS; j++) {
-                const vf k = vf_set1(keys[j * DSRI_INDEX_DIM + f]);
+                const vf k = vf_set1(keys[j * DSRI_INDEX_DIM]);
                 dot0[j] = vf_fma(k, q0, dot0[j]);
                 dot1[j] = vf_fma(k, q1, dot1[j]);
             }
             q0 = vf_load(panel + PANEL_HEADS), q1 = vf_load(panel + PANEL_HEADS + VF_LANES);
 #pragma GCC unroll 12
             for (int j = 0; j < TILE_KEYS; j++) {
-                const vf k = vf_set1(keys[j * DSRI_INDEX_DIM + HALF_DIM + f]);
+                const vf k = vf_set1(keys[j * DSRI_INDEX_DIM + HALF_DIM]);
                 dot0[j] = vf_fma(k, q0, dot0[j]);
                 dot1[j] = vf_fma(k, q1, dot1[j]);
             }
         }
+        if (stream) {
+            from += stride;
+            to += DSRI_INDEX_DIM;
+        }
     }
+    const vf w0 = vf_load(weights), w1 = vf_load(weights + half_heads);
 #pragma GCC unroll 12
     for (int j = 0; j < TILE_KEYS; j++) {
         vf_store(sums + j * VF_LANES, vf_add(vf_mul(relu(dot0[j]), w0), vf_mul(relu(dot1[j]), w1)));
     }
 }
 
-/* Scores of the n keys in the block, from the sums per panel. */
+/* Not inlined: a value that a compiler keeps in a register around the loop over features is one that the loop lacks. */
+static __attribute__((noinline)) void score_tile(const float *keys, const float *panel, const float *weights,
+                                                 uint32_t half_heads, float *sums)
+{
+    score_tile_and(keys, panel, weights, half_heads, sums, NULL);
+}
+
+static __attribute__((noinline)) void score_tile_widening(const float *keys, const float *panel, const float *weights,
+                                                          uint32_t half_heads, float *sums, const key_stream *stream)
+{
+    score_tile_and(keys, panel, weights, half_heads, sums, stream);
+}
+
+/* Fills s->sums for n keys, at most BLOCK_KEYS, and widens the stream meanwhile. */
+static void score_panels(const query *x, uint32_t n_heads, const float *keys, uint32_t n, key_stream *stream,
+                         float *sums)
+{
+    const uint32_t n_panels = n_heads / PANEL_HEADS;
+    for (uint32_t p = 0; p < n_panels; p++) {
+        const float *panel = x->packed_q + (size_t)p * DSRI_INDEX_DIM * PANEL_HEADS;
+        for (uint32_t t = 0; t < n; t += TILE_KEYS) {
+            const float *tile = keys + t * DSRI_INDEX_DIM, *weights = x->weights + p * VF_LANES;
+            float *tile_sums = sums + (p * BLOCK_KEYS + t) * VF_LANES;
+            if (stream->n_left < WIDEN_KEYS) {
+                score_tile(tile, panel, weights, n_heads / 2, tile_sums);
+                continue;
+            }
+            score_tile_widening(tile, panel, weights, n_heads / 2, tile_sums, stream);
+            stream->from += WIDEN_KEYS * stream->stride;
+            stream->to += WIDEN_KEYS * DSRI_INDEX_DIM;
+            stream->n_left -= WIDEN_KEYS;
+        }
+    }
+    widen_all(stream);
+}
+
+/* Scores of the n keys of a block and the maxima of 16, from the sums per panel. */
 static void finish_block(score_scratch *s, uint32_t n_panels, uint32_t n)
 {
     const uint32_t panel_size = BLOCK_KEYS * VF_LANES;
@@ -200,54 +271,52 @@ static void finish_block(score_scratch *s, uint32_t n_panels, uint32_t n)
     for (uint32_t t = n; t < BLOCK_KEYS; t++) {
         s->scores[t] = -INFINITY;
     }
-}
-
-/* Scores of the keys first..first + n - 1, n at most BLOCK_KEYS. The next block is wanted soon if `more`. */
-static void score_block(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, uint64_t first, uint32_t n,
-                        int more, score_scratch *s)
-{
-    const uint32_t n_panels = n_heads / PANEL_HEADS, n_tiles = (n + TILE_KEYS - 1) / TILE_KEYS;
-    const uint16_t *keys = row->keys + first * row->key_row_stride;
-    uint32_t n_ahead = more ? BLOCK_KEYS : 0;
-    const uint16_t *ahead = keys + n_ahead * row->key_row_stride;
-
-    widen_keys(s, keys, row->key_row_stride, n);
-    for (uint32_t p = 0; p < n_panels; p++) {
-        const float *panel = x->packed_q + (size_t)p * DSRI_INDEX_DIM * PANEL_HEADS;
-        const vf w0 = vf_load(x->weights + p * VF_LANES);
-        const vf w1 = vf_load(x->weights + (p + n_panels) * VF_LANES);
-        for (uint32_t t = 0; t < n_tiles; t++) {
-            float *sums = s->sums + (p * BLOCK_KEYS + t * TILE_KEYS) * VF_LANES;
-            score_tile(s->keys + t * TILE_KEYS * DSRI_INDEX_DIM, panel, w0, w1, sums, ahead,
-                       n_ahead ? row->key_row_stride : 0);
-            if (n_ahead) {
-                n_ahead -= 16;
-                ahead += 16 * row->key_row_stride;
-            }
-        }
-    }
-    finish_block(s, n_panels, n);
-
-    memcpy(x->scores + first, s->scores, n * sizeof(float));
-    for (uint32_t t = 0; t < n; t += DSRI_SCORE_BLOCK) {
+    for (uint32_t t = 0; t < BLOCK_KEYS; t += DSRI_SCORE_BLOCK) {
         vf m = vf_load(s->scores + t);
         for (int i = VF_LANES; i < DSRI_SCORE_BLOCK; i += VF_LANES) {
             m = vf_max(m, vf_load(s->scores + t + i));
         }
-        x->block_maxima[(first + t) / DSRI_SCORE_BLOCK] = vf_max_lane(m);
+        s->maxima[t / DSRI_SCORE_BLOCK] = vf_max_lane(m);
     }
 }
 
-/* Scores first..end - 1 of a query: -inf from n_causal on. */
+/* The block of keys from `first` on: at most BLOCK_KEYS, fewer or none at the end. */
+static key_stream key_block(const dsri_indexer_row_plan *row, uint64_t first, uint64_t end, float *to)
+{
+    const uint64_t left = first < end ? end - first : 0;
+    key_stream stream;
+    stream.from = left ? row->keys + first * row->key_row_stride : NULL;
+    stream.stride = row->key_row_stride;
+    stream.ahead = left >= 2 * BLOCK_KEYS ? BLOCK_KEYS * row->key_row_stride : 0;
+    stream.to = to;
+    stream.n_left = left < BLOCK_KEYS ? (uint32_t)left : BLOCK_KEYS;
+    return stream;
+}
+
+/* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of BLOCK_KEYS. */
 static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, uint64_t first, uint64_t end,
                        score_scratch *s)
 {
     const uint64_t end_causal = end < x->n_causal ? end : x->n_causal;
+    float *keys = s->keys[0], *next_keys = s->keys[1];
+    key_stream stream = key_block(row, first, end_causal, keys);
+    widen_all(&stream);
+
     while (first < end_causal) {
         const uint64_t left = end_causal - first;
         const uint32_t n = left < BLOCK_KEYS ? (uint32_t)left : BLOCK_KEYS;
-        score_block(row, x, n_heads, first, n, left >= 2 * BLOCK_KEYS, s);
+        /* What the last tile lacks is 0: whatever else the scratch holds could be slow to multiply. */
+        memset(keys + n * DSRI_INDEX_DIM, 0, (BLOCK_KEYS - n) % TILE_KEYS * DSRI_INDEX_DIM * sizeof(float));
+        stream = key_block(row, first + BLOCK_KEYS, end_causal, next_keys);
+        score_panels(x, n_heads, keys, n, &stream, s->sums);
+        finish_block(s, n_heads / PANEL_HEADS, n);
+        memcpy(x->scores + first, s->scores, n * sizeof(float));
+        memcpy(x->block_maxima + first / DSRI_SCORE_BLOCK, s->maxima,
+               (n + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK * sizeof(float));
         first += n;
+        float *const scored = keys;
+        keys = next_keys;
+        next_keys = scored;
     }
     for (; first < end; first++) {
         x->scores[first] = -INFINITY;

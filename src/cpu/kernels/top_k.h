@@ -188,24 +188,28 @@ static inline uint32_t apply_cut(top_k_scratch *s, uint32_t n, top_k_cut cut)
 }
 
 /* Sorts n candidates, which stand by rising index; returns the entries, whose lower half is the index. A radix sort
- * keeps the order of equal keys. */
+ * keeps the order of equal keys; a digit that all keys share needs no pass. */
 static inline const uint64_t *sort_candidates(top_k_scratch *s, uint32_t n)
 {
     uint64_t *from = s->entries[0], *to = s->entries[1];
-    uint32_t greatest = 0, used_bits = 0;
+    uint32_t counts[4][256] = {{0}}, greatest = 0;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t rank = rank_of(s->scores[i] + 0.0f); /* -0 ranks as +0 */
         greatest = rank > greatest ? rank : greatest;
     }
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t key = greatest - rank_of(s->scores[i] + 0.0f);
-        used_bits |= key;
         from[i] = (uint64_t)key << 32 | s->indices[i];
+        counts[0][key & 255]++;
+        counts[1][key >> 8 & 255]++;
+        counts[2][key >> 16 & 255]++;
+        counts[3][key >> 24]++;
     }
-    for (int shift = 32; shift < 64 && used_bits >> (shift - 32) != 0; shift += 8) {
-        uint32_t place[256] = {0}, n_before = 0;
-        for (uint32_t i = 0; i < n; i++) {
-            place[from[i] >> shift & 255]++;
+    for (int digit = 0; digit < 4; digit++) {
+        const int shift = 32 + 8 * digit;
+        uint32_t *place = counts[digit], n_before = 0;
+        if (n == 0 || place[from[0] >> shift & 255] == n) {
+            continue;
         }
         for (uint32_t d = 0; d < 256; d++) {
             const uint32_t here = place[d];
@@ -239,8 +243,11 @@ static inline void select_top_k(const float *scores, uint64_t n, float *block_ma
         n_left = apply_cut(s, n_padded, find_cut(s->scores, n_padded, k));
     }
     const uint64_t *entries = sort_candidates(s, n_left);
-    for (uint32_t i = 0; i < k; i++) {
-        list[i] = i < n_left ? (int32_t)(uint32_t)entries[i] + offset : -1;
+    for (uint32_t i = 0; i < n_left; i++) {
+        list[i] = (int32_t)(uint32_t)entries[i] + offset;
+    }
+    for (uint32_t i = n_left; i < k; i++) {
+        list[i] = -1;
     }
 }
 
