@@ -3,7 +3,20 @@
 #   label full:  tests/<area>/test_<name>_full.c
 #   label <area>
 # Exit 77 means skipped. A directory may add to this in its own tests.cmake.
-pkg_check_modules(cmocka REQUIRED IMPORTED_TARGET cmocka)
+if(NOT DSR_BUILD_TESTS OR (DSR_BUILD_TESTS STREQUAL AUTO AND NOT PROJECT_IS_TOP_LEVEL))
+    return()
+endif()
+find_package(PkgConfig REQUIRED)
+if(DSR_BUILD_TESTS STREQUAL AUTO)
+    pkg_check_modules(cmocka IMPORTED_TARGET cmocka)
+    if(NOT cmocka_FOUND)
+        message(STATUS "cmocka (libcmocka-dev) is not here: the tests are not built")
+        return()
+    endif()
+else()
+    pkg_check_modules(cmocka REQUIRED IMPORTED_TARGET cmocka)
+endif()
+enable_testing()
 
 file(GLOB dsr_support_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.c)
 add_library(dsrows_test INTERFACE)

@@ -1,11 +1,10 @@
 # The command-line tool: build/<preset>/dsrows.
+find_package(PkgConfig REQUIRED)
 pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson)
 
 # `dsrows verify` runs the tests' case generator against the golden hashes, which the build puts into the program.
 set(dsr_golden_file ${PROJECT_SOURCE_DIR}/tests/golden/bits.txt)
-if(EXISTS ${dsr_golden_file})
 file(STRINGS ${dsr_golden_file} dsr_golden_lines)
-endif()
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${dsr_golden_file})
 list(TRANSFORM dsr_golden_lines REPLACE "(.+)" "    \"\\1\",\n" OUTPUT_VARIABLE dsr_golden_strings)
 list(JOIN dsr_golden_strings "" dsr_golden_strings)
