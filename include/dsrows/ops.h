@@ -121,7 +121,8 @@ typedef struct dsr_indexer_desc {
 #define DSR_INDEXER_SCALE     0.01104854346f /* 128^-0.5 * 64^-0.5 */
 
 DSR_API dsr_status dsr_encode_indexer(dsr_encoder *encoder, const dsr_indexer_desc *desc);
-/* Bytes of workspace: a function of n_heads, top_k and the rows' kv_len, n_queries, start_pos and ratio alone. */
+/* Bytes of workspace: a function of n_heads, top_k and the rows' kv_len, n_queries, start_pos and ratio alone. For each
+ * query at most 5 bytes per key that the row's last query sees and 128 KiB more, and 64 bytes for all. */
 DSR_API dsr_status dsr_indexer_workspace(dsr_context *context, const dsr_indexer_desc *desc, uint64_t *size_bytes);
 
 /* ---- compressor ------------------------------------------------------------------------------------------- */

@@ -273,21 +273,46 @@ static inline void api_run_faults(api_fixture *f, const api_call *kind, const ap
     free(call);
 }
 
-/* Whether a command's reads (writes) are exactly n ranges, given in ascending order and not touching. */
-static inline void api_assert_ranges(const dsr_range *found, uint32_t n_found, const dsr_range *wanted, uint32_t n)
-{
-    assert_int_equal(n_found, n);
-    for (uint32_t i = 0; i < n; i++) {
-        assert_int_equal(found[i].begin, wanted[i].begin);
-        assert_int_equal(found[i].end, wanted[i].end);
-    }
-}
+enum { MAX_EXPECTED = 512 };
 
-/* Bytes [first, first + n) of a view as a range of addresses. */
-static inline dsr_range api_range(dsr_view view, uint64_t first, uint64_t n)
+/* Ranges that a command is expected to declare, in any order; ranges may touch. */
+typedef struct api_ranges {
+    uint32_t n;
+    dsr_range ranges[MAX_EXPECTED];
+} api_ranges;
+
+/* n_bytes of a view from byte `first`. */
+static inline void api_expect_range(api_ranges *expected, dsr_view view, uint64_t first, uint64_t n_bytes)
 {
     const uint64_t begin = (uintptr_t)api_data(view) + first;
-    return (dsr_range){begin, begin + n};
+    assert_true(expected->n < MAX_EXPECTED);
+    expected->ranges[expected->n++] = (dsr_range){begin, begin + n_bytes};
+}
+
+static inline int api_compare_ranges(const void *a, const void *b)
+{
+    const dsr_range *x = a, *y = b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* Whether the ranges found are ascending, apart, and cover the expected bytes and no other. */
+static inline void api_assert_ranges(const dsr_range *found, uint32_t n_found, api_ranges *expected)
+{
+    uint32_t n = 0;
+    qsort(expected->ranges, expected->n, sizeof(expected->ranges[0]), api_compare_ranges);
+    for (uint32_t i = 0; i < expected->n; i++) {
+        if (n > 0 && expected->ranges[i].begin <= expected->ranges[n - 1].end) {
+            if (expected->ranges[i].end > expected->ranges[n - 1].end)
+                expected->ranges[n - 1].end = expected->ranges[i].end;
+        } else {
+            expected->ranges[n++] = expected->ranges[i];
+        }
+    }
+    assert_int_equal(n_found, n);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(found[i].begin, expected->ranges[i].begin);
+        assert_int_equal(found[i].end, expected->ranges[i].end);
+    }
 }
 
 static inline dsr_command_info api_last_command(const api_fixture *f)
