@@ -20,7 +20,7 @@ enum {
     PANEL_VECTORS = PANEL / VF_LANES,
     MAX_PANELS_PER_TASK = 4,
     X_STRIDE = SEGMENT + 16, /* rows begin in different cache sets */
-    PREFETCH_WORDS = 512,
+    PREFETCH_WORDS = 1024,
     LINE_LANES = 16 /* words of a cache line */
 };
 
@@ -40,7 +40,7 @@ enum {
 #endif
 
 typedef struct projection_scratch {
-    float x[DSRI_MAX_ROWS * X_STRIDE]; /* one segment of every row */
+    float x[DSRI_MAX_ROWS * X_STRIDE]; /* as many segments as fit, each of every row */
     uint32_t panel[SEGMENT / 2 * PANEL];
     float totals[MAX_PANELS_PER_TASK][DSRI_MAX_ROWS * PANEL];
 } projection_scratch;
@@ -55,9 +55,10 @@ typedef struct tile {
     vf chains[MAX_TILE_ROWS][MAX_TILE_VECTORS];
 } tile;
 
-INLINE void prefetch_panel(const uint32_t *words, uint32_t vectors)
+/* Later passes over the panel, for more vectors or rows, find its lines near. */
+static inline void prefetch_panel(const uint32_t *words)
 {
-    for (uint32_t lane = 0; lane < vectors * VF_LANES; lane += LINE_LANES) {
+    for (uint32_t lane = 0; lane < PANEL; lane += LINE_LANES) {
         vec_prefetch(words + lane + PREFETCH_WORDS);
     }
 }
@@ -104,7 +105,7 @@ INLINE void bf16_tile(uint32_t rows, uint32_t vectors, const uint32_t *words, co
     clear_tile(&t, rows, vectors);
     for (uint32_t k = 0; k < n; k += 2, words += PANEL) {
         vf even[MAX_TILE_VECTORS], odd[MAX_TILE_VECTORS];
-        prefetch_panel(words, vectors);
+        prefetch_panel(words);
         VEC_UNROLL
         for (uint32_t v = 0; v < vectors; v++) {
             vf_from_pairs(vi_load(words + v * VF_LANES), &even[v], &odd[v]);
@@ -140,7 +141,7 @@ INLINE void fp8_tile(uint32_t rows, uint32_t vectors, int wide, const uint32_t *
         words += PANEL;
         for (uint32_t k = first; k < end; k += 4, words += PANEL) {
             vi codes[MAX_TILE_VECTORS];
-            prefetch_panel(words, vectors);
+            prefetch_panel(words);
             VEC_UNROLL
             for (uint32_t v = 0; v < vectors; v++) {
                 codes[v] = vi_load(words + v * VF_LANES);
@@ -361,13 +362,30 @@ static uint32_t n_tasks(const void *plan, uint32_t phase)
     return projection->n_groups * tasks_per_group(projection);
 }
 
+static task_panels panels_of_task(const dsri_projection_plan *plan, uint32_t task)
+{
+    const uint32_t per_task = panels_per_task(plan);
+    task_panels panels = {.group = task / tasks_per_group(plan)};
+    panels.first = (uint64_t)(task % tasks_per_group(plan)) * per_task;
+    const uint64_t left = dsri_panels(plan->n_outputs) - panels.first;
+    panels.n = left < per_task ? (uint32_t)left : per_task;
+    return panels;
+}
+
+/* Segments of all rows that the scratch holds at once. */
+static uint32_t segments_at_once(const dsri_projection_plan *plan)
+{
+    return DSRI_MAX_ROWS / plan->n_rows;
+}
+
+/* Inputs first .. first + n of the group: segment s of row r to x + (s * n_rows + r) * X_STRIDE. */
 static void widen_inputs(const dsri_projection_plan *plan, uint32_t group, uint32_t first, uint32_t n, float *x)
 {
     for (uint32_t r = 0; r < plan->n_rows; r++) {
         const uint16_t *input = plan->input + ((uint64_t)r * plan->n_groups + group) * plan->n_inputs + first;
-        uint32_t k = 0;
-        for (; k < n; k += VF_LANES) {
-            vf_store(x + r * X_STRIDE + k, vf_load_bf16(input + k));
+        for (uint32_t k = 0; k < n; k += VF_LANES) {
+            float *segment_x = x + (k / SEGMENT * plan->n_rows + r) * X_STRIDE;
+            vf_store(segment_x + k % SEGMENT, vf_load_bf16(input + k));
         }
     }
 }
@@ -426,32 +444,42 @@ static void store_panels(const dsri_projection_plan *plan, const task_panels *pa
     }
 }
 
+/* Inputs first .. first + n, widened, times panel i of the task. */
+static void add_inputs(const dsri_projection_plan *plan, const task_panels *panels, uint32_t i, uint32_t first,
+                       uint32_t n, projection_scratch *scratch)
+{
+    const int is_bf16 = plan->format == DSR_WEIGHT_BF16 || plan->format == DSR_WEIGHT_BF16_PACKED;
+    for (uint32_t at = 0; at < n; at += SEGMENT) {
+        const uint32_t n_inputs = n - at < SEGMENT ? n - at : SEGMENT;
+        const segment piece = {.words = segment_words(plan, panels, i, first + at, n_inputs, scratch->panel),
+                               .x = scratch->x + at / SEGMENT * plan->n_rows * X_STRIDE,
+                               .n_inputs = n_inputs,
+                               .n_rows = plan->n_rows,
+                               .totals = scratch->totals[i]};
+        if (is_bf16) {
+            bf16_segment(&piece);
+        } else {
+            fp8_segment(&piece);
+        }
+    }
+}
+
 static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
 {
     const dsri_projection_plan *projection = plan;
     projection_scratch *const s = scratch;
-    const uint32_t per_task = panels_per_task(projection), n_inputs = projection->n_inputs;
-    const int is_bf16 = projection->format == DSR_WEIGHT_BF16 || projection->format == DSR_WEIGHT_BF16_PACKED;
-    task_panels panels = {.group = task / tasks_per_group(projection)};
+    const uint32_t n_inputs = projection->n_inputs, at_once = segments_at_once(projection) * SEGMENT;
+    const task_panels panels = panels_of_task(projection, task);
     (void)phase;
 
-    panels.first = (uint64_t)(task % tasks_per_group(projection)) * per_task;
-    const uint64_t left = dsri_panels(projection->n_outputs) - panels.first;
-    panels.n = left < per_task ? (uint32_t)left : per_task;
     for (uint32_t i = 0; i < panels.n; i++) {
         memset(s->totals[i], 0, projection->n_rows * PANEL * sizeof(float));
     }
-    for (uint32_t first = 0; first < n_inputs; first += SEGMENT) {
-        const uint32_t n = n_inputs - first < SEGMENT ? n_inputs - first : SEGMENT;
+    for (uint32_t first = 0; first < n_inputs; first += at_once) {
+        const uint32_t n = n_inputs - first < at_once ? n_inputs - first : at_once;
         widen_inputs(projection, panels.group, first, n, s->x);
         for (uint32_t i = 0; i < panels.n; i++) {
-            const segment piece = {segment_words(projection, &panels, i, first, n, s->panel), s->x, n,
-                                   projection->n_rows, s->totals[i]};
-            if (is_bf16) {
-                bf16_segment(&piece);
-            } else {
-                fp8_segment(&piece);
-            }
+            add_inputs(projection, &panels, i, first, n, s);
         }
     }
     store_panels(projection, &panels, s);
