@@ -56,13 +56,16 @@ static void test_wrapped_buffer(void **state)
     dsr_context_destroy(context);
 }
 
-/* Sanitizers otherwise stop the program at the request below. */
-const char *__asan_default_options(void);
+/* Sanitizers otherwise stop the program at the request below. Their libraries look the functions up by name. */
+#define SANITIZER_HOOK __attribute__((visibility("default")))
+SANITIZER_HOOK const char *__asan_default_options(void);
+SANITIZER_HOOK const char *__tsan_default_options(void);
+
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1";
 }
-const char *__tsan_default_options(void);
+
 const char *__tsan_default_options(void)
 {
     return "allocator_may_return_null=1";
