@@ -77,9 +77,9 @@ typedef int (*dsr_tensor_lookup_fn)(void *user, const char *name, dsr_tensor *te
 DSR_API dsr_status dsr_attention_create(dsr_context *context, const dsr_attention_config *config,
                                         dsr_tensor_lookup_fn lookup, void *lookup_user, const char *prefix,
                                         dsr_attention **attention);
-/* Its sequences must have been destroyed before. */
+/* Its sequences must have been destroyed before; a layer is kept, unusable, until the last of them is. */
 DSR_API void dsr_attention_destroy(dsr_attention *attention);
-/* The configuration with its defaults filled in. */
+/* The configuration with its defaults filled in. config->struct_size is set by the caller. */
 DSR_API dsr_status dsr_attention_get_config(const dsr_attention *attention, dsr_attention_config *config);
 
 /* ---- sequences -------------------------------------------------------------------------------------------- */
@@ -99,18 +99,20 @@ DSR_API dsr_status dsr_sequence_reset(dsr_sequence *sequence);
 /* A second sequence with the same tokens. Nothing is copied until one of the two is written. */
 DSR_API dsr_status dsr_sequence_fork(dsr_sequence *sequence, dsr_sequence **fork);
 /* Forget the last n_tokens tokens; the state is then byte-equal to one that never saw them. DSR_ERR_STATE, changing
- * nothing, if that is further back than the sequence remembers: dsr_sequence_max_truncate() tokens. */
+ * nothing, if that is further back than the sequence remembers: dsr_sequence_max_truncate() tokens. 0 is allowed, and
+ * undoes what a replay of a step's encoder did to the state. */
 DSR_API dsr_status dsr_sequence_truncate(dsr_sequence *sequence, uint32_t n_tokens);
-/* How many tokens can be forgotten now: at most DSR_MAX_TRUNCATE_TOKENS, less after a truncation, and none of those
- * from before a load. */
+/* How many tokens can be forgotten now: at most DSR_MAX_TRUNCATE_TOKENS, less after a truncation or a step that the
+ * device broke off, and none of those from before a load. */
 DSR_API uint32_t dsr_sequence_max_truncate(const dsr_sequence *sequence);
 
 /* Bytes dsr_sequence_save writes. Equal states give equal bytes, whatever calls led to them. */
 DSR_API uint64_t dsr_sequence_save_bytes(const dsr_sequence *sequence);
-/* Save to memory of exactly that size. The form has a version, the layer's configuration and a checksum. */
+/* Save to memory of exactly that size. The form has a version, the layer's configuration, a fingerprint of its tensors
+ * and a checksum. */
 DSR_API dsr_status dsr_sequence_save(const dsr_sequence *sequence, void *memory, uint64_t size_bytes);
 /* Replace a sequence's state by a saved one, growing if needed. A damaged or foreign form, or one of another
- * configuration, gives DSR_ERR_FORMAT and changes nothing. */
+ * configuration or layer, gives DSR_ERR_FORMAT and changes nothing. */
 DSR_API dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory, uint64_t size_bytes);
 DSR_API dsr_status dsr_sequence_save_file(const dsr_sequence *sequence, const char *path);
 DSR_API dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *path);
@@ -144,7 +146,8 @@ DSR_API dsr_status dsr_attention_prefill(dsr_attention *attention, dsr_sequence 
                                          dsr_view hidden, dsr_view output);
 /* The encoder of the layer's last step, for capture and replay. It stays the layer's; null before the first step.
  * Replay runs the step's commands again on the same memory: with every sequence of the step truncated by its tokens of
- * that step, it gives the same bytes, without advancing the positions. */
+ * that step, it gives the same bytes, without advancing the positions; after it, truncate those sequences by 0 tokens
+ * before anything else is done with them. */
 DSR_API dsr_encoder *dsr_attention_encoder(dsr_attention *attention);
 
 DSR_END_DECLS

@@ -43,7 +43,6 @@ dsr_status dsr_attention_create(dsr_context *context, const dsr_attention_config
     memset(layer, 0, sizeof *layer);
     layer->context = context;
     layer->config = filled;
-    dsri_layer_frequencies(&filled, layer->frequencies);
     if (filled.kind != DSR_LAYER_WINDOW)
         set_compressor(&layer->compressors[DSRI_MAIN], (uint32_t)filled.kind, DSR_HEAD_DIM);
     /* 1 / sqrt(128 * index heads) */
@@ -52,7 +51,10 @@ dsr_status dsr_attention_create(dsr_context *context, const dsr_attention_config
                                                        : DSR_INDEXER_SCALE;
     if (filled.kind == DSR_LAYER_RATIO_4)
         set_compressor(&layer->compressors[DSRI_INDEX], (uint32_t)filled.kind, DSR_INDEX_DIM);
-    status = dsri_layer_load(layer, lookup, lookup_user, prefix ? prefix : "");
+    layer->fingerprint = DSRI_HASH_START;
+    status = dsri_layer_frequencies(layer);
+    if (status == DSR_OK)
+        status = dsri_layer_load(layer, lookup, lookup_user, prefix ? prefix : "");
     if (status == DSR_OK)
         status = reserve_entries(layer);
     if (status == DSR_OK)
@@ -65,11 +67,11 @@ dsr_status dsr_attention_create(dsr_context *context, const dsr_attention_config
     return DSR_OK;
 }
 
-void dsr_attention_destroy(dsr_attention *layer)
+void dsri_layer_release_if_done(dsr_attention *layer)
 {
-    if (layer == NULL)
+    if (!layer->is_destroyed || layer->n_sequences != 0)
         return;
-    dsr_context *context = layer->context;
+    const dsr_allocator allocator = layer->context->allocator; /* a destroyed context goes with its last buffer */
     dsr_encoder_destroy(layer->step_encoder);
     dsr_encoder_destroy(layer->rebuild_encoder);
     for (uint32_t i = 0; i < DSRI_N_WEIGHTS; i++)
@@ -83,8 +85,26 @@ void dsr_attention_destroy(dsr_attention *layer)
     dsr_buffer_destroy(layer->q_norm);
     dsr_buffer_destroy(layer->kv_norm);
     dsr_buffer_destroy(layer->sinks);
-    dsri_release(&context->allocator, layer->lists, layer->lists_bytes);
-    dsri_release(&context->allocator, layer, sizeof *layer);
+    dsri_release(&allocator, layer->lists, layer->lists_bytes);
+    dsri_release(&allocator, layer, sizeof *layer);
+}
+
+void dsr_attention_destroy(dsr_attention *layer)
+{
+    if (layer == NULL)
+        return;
+    if (layer->n_sequences != 0)
+        dsri_log(layer->context, DSR_LOG_ERROR,
+                 "attention: destroyed before its sequences; kept until they are destroyed");
+    layer->is_destroyed = 1;
+    dsri_layer_release_if_done(layer);
+}
+
+dsr_status dsri_layer_check_usable(dsr_attention *layer)
+{
+    if (layer->is_destroyed)
+        return dsri_fail(layer->context, DSR_ERR_STATE, "attention: the layer was destroyed before its sequences");
+    return dsri_context_check_usable(layer->context);
 }
 
 dsr_status dsr_attention_get_config(const dsr_attention *layer, dsr_attention_config *config)
@@ -93,6 +113,10 @@ dsr_status dsr_attention_get_config(const dsr_attention *layer, dsr_attention_co
         return DSR_ERR_NULL;
     if (config == NULL)
         return dsri_fail(layer->context, DSR_ERR_NULL, "attention: config is null");
+    if (config->struct_size != sizeof *config)
+        return dsri_fail(layer->context, DSR_ERR_STRUCT_SIZE,
+                         "attention: config.struct_size is %u, this library knows %zu", config->struct_size,
+                         sizeof *config);
     *config = layer->config;
     return DSR_OK;
 }

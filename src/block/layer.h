@@ -12,7 +12,8 @@
 enum {
     /* Window rows are kept for the oldest query of a 64-token piece, or of a sequence truncated by 64 tokens. */
     DSRI_RING_ROWS = DSR_WINDOW + DSR_MAX_STEP_TOKENS,
-    DSRI_N_FREQUENCIES = DSR_ROPE_DIM / 2
+    DSRI_N_FREQUENCIES = DSR_ROPE_DIM / 2,
+    DSRI_MAX_CONTEXT = 1048576
 };
 
 _Static_assert((int)DSR_MAX_TRUNCATE_TOKENS <= (int)DSR_MAX_STEP_TOKENS, "the ring holds one or the other");
@@ -89,7 +90,9 @@ struct dsr_attention {
     size_t lists_bytes;
     dsr_encoder *step_encoder;    /* null before the first step */
     dsr_encoder *rebuild_encoder; /* compressor replays after a truncation or load */
+    uint64_t fingerprint;         /* of its tensors: tells a saved sequence of another layer */
     uint32_t n_sequences;
+    int is_destroyed; /* by the caller while sequences live: memory stays until the last of them goes */
 };
 
 /* Memory of a sequence: one buffer, shared by forks until one of them writes. */
@@ -112,6 +115,7 @@ typedef struct dsri_sequence_storage {
     uint32_t max_context;
     dsri_sequence_layout layout;
     dsr_buffer *buffer;
+    int has_stale_states; /* a run broke off: the compressor states are anything, the histories are whole */
 } dsri_sequence_storage;
 
 struct dsr_sequence {
@@ -125,10 +129,14 @@ struct dsr_sequence {
 
 /* Checks a configuration and fills in its defaults. */
 dsr_status dsri_layer_config(dsr_context *context, const dsr_attention_config *config, dsr_attention_config *filled);
-/* The 32 RoPE frequencies of a filled configuration. */
-void dsri_layer_frequencies(const dsr_attention_config *config, float frequencies[DSRI_N_FREQUENCIES]);
+/* The 32 RoPE frequencies of a layer whose config is set. */
+dsr_status dsri_layer_frequencies(dsr_attention *layer);
 /* Loads all tensors of a layer whose config is set. On failure the caller destroys the layer. */
 dsr_status dsri_layer_load(dsr_attention *layer, dsr_tensor_lookup_fn lookup, void *user, const char *prefix);
+/* DSR_ERR_STATE after the destruction of the layer or its context, DSR_ERR_FORKED in a child process. */
+dsr_status dsri_layer_check_usable(dsr_attention *layer);
+/* Frees a destroyed layer once no sequence of it lives. */
+void dsri_layer_release_if_done(dsr_attention *layer);
 /* Tokens per compressed entry; 0 for window layers. */
 static inline uint32_t dsri_layer_ratio(const dsr_attention *layer)
 {
@@ -147,14 +155,25 @@ dsr_view dsri_sequence_view(const dsr_sequence *sequence, uint64_t byte_offset, 
 /* New storage with one owner, contents of an empty sequence. */
 dsr_status dsri_storage_create(dsr_attention *layer, uint32_t max_context, dsri_sequence_storage **storage);
 void dsri_storage_release(dsr_attention *layer, dsri_sequence_storage *storage);
-/* Gives the sequence storage of its own if a fork shares it. */
+/* Gives the sequence storage of its own if a fork shares it, and compressor states that are not stale. */
 dsr_status dsri_sequence_make_writable(dsr_sequence *sequence);
-/* Sets the compressor states to what they are after `position` tokens, from the histories. */
+/* Sets the compressor states to what they are after `position` tokens, from the histories. States are stale after a
+ * failure. */
 dsr_status dsri_sequence_rebuild_states(dsr_attention *layer, dsri_sequence_storage *storage, uint32_t position);
 /* First token whose projected values the states after `position` tokens depend on. */
 uint32_t dsri_state_first_token(uint32_t ratio, uint32_t position);
 /* Copies between device buffers of one context. */
 dsr_status dsri_copy_bytes(dsr_buffer *destination, uint64_t destination_offset, const dsr_buffer *source,
                            uint64_t source_offset, uint64_t n_bytes);
+
+/* FNV-1a, 64 bits: the hash of bytes that follow those of `hash`. */
+#define DSRI_HASH_START 0xcbf29ce484222325u
+static inline uint64_t dsri_hash_bytes(uint64_t hash, const void *bytes, uint64_t n_bytes)
+{
+    const unsigned char *at = bytes;
+    for (uint64_t i = 0; i < n_bytes; i++)
+        hash = (hash ^ at[i]) * 0x100000001b3u;
+    return hash;
+}
 
 #endif

@@ -1,6 +1,9 @@
 /* The configuration of an attention layer: checks, defaults, RoPE frequencies. */
 #include "block/layer.h"
 
+#include "cpu/fp_mode.h"
+#include "ops/op_checks.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -9,9 +12,12 @@ static dsr_status bad_value(dsr_context *context, const char *field, double give
     return dsri_fail(context, DSR_ERR_VALUE, "attention: %s must be %s, got %.9g", field, needed, given);
 }
 
-static int is_positive(float x)
+/* Not 0 and not -0, by bits: a caller's mode may take subnormal numbers for zero. */
+static int is_given(float x)
 {
-    return x > 0 && x <= 3.4028234e38f;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits << 1 != 0;
 }
 
 static void set_defaults(dsr_attention_config *c)
@@ -24,13 +30,13 @@ static void set_defaults(dsr_attention_config *c)
         c->n_index_heads = 0;
         c->top_k = 0;
     }
-    c->epsilon = c->epsilon != 0 ? c->epsilon : 1e-6f;
-    c->scale = c->scale != 0 ? c->scale : DSR_ATTENTION_SCALE;
-    c->rope_theta = c->rope_theta != 0 ? c->rope_theta : (is_window ? 10000.0f : 160000.0f);
-    c->yarn_factor = c->yarn_factor != 0 ? c->yarn_factor : (is_window ? 1.0f : 16.0f);
-    c->yarn_original_context = c->yarn_original_context != 0 ? c->yarn_original_context : 65536.0f;
-    c->yarn_beta_fast = c->yarn_beta_fast != 0 ? c->yarn_beta_fast : 32.0f;
-    c->yarn_beta_slow = c->yarn_beta_slow != 0 ? c->yarn_beta_slow : 1.0f;
+    c->epsilon = is_given(c->epsilon) ? c->epsilon : 1e-6f;
+    c->scale = is_given(c->scale) ? c->scale : DSR_ATTENTION_SCALE;
+    c->rope_theta = is_given(c->rope_theta) ? c->rope_theta : (is_window ? 10000.0f : 160000.0f);
+    c->yarn_factor = is_given(c->yarn_factor) ? c->yarn_factor : (is_window ? 1.0f : 16.0f);
+    c->yarn_original_context = is_given(c->yarn_original_context) ? c->yarn_original_context : 65536.0f;
+    c->yarn_beta_fast = is_given(c->yarn_beta_fast) ? c->yarn_beta_fast : 32.0f;
+    c->yarn_beta_slow = is_given(c->yarn_beta_slow) ? c->yarn_beta_slow : 1.0f;
 }
 
 static dsr_status check_shapes(dsr_context *context, const dsr_attention_config *c)
@@ -58,19 +64,19 @@ static dsr_status check_shapes(dsr_context *context, const dsr_attention_config 
 
 static dsr_status check_scalars(dsr_context *context, const dsr_attention_config *c)
 {
-    if (!is_positive(c->epsilon))
+    if (!dsri_is_positive(c->epsilon))
         return bad_value(context, "epsilon", c->epsilon, "finite and positive");
-    if (!is_positive(c->scale))
+    if (!dsri_is_positive(c->scale))
         return bad_value(context, "scale", c->scale, "finite and positive");
-    if (!(is_positive(c->rope_theta) && c->rope_theta >= 2))
+    if (!(dsri_is_positive(c->rope_theta) && c->rope_theta >= 2))
         return bad_value(context, "rope_theta", c->rope_theta, "finite and at least 2");
-    if (!(is_positive(c->yarn_factor) && c->yarn_factor >= 1))
+    if (!(dsri_is_positive(c->yarn_factor) && c->yarn_factor >= 1))
         return bad_value(context, "yarn_factor", c->yarn_factor, "finite and at least 1");
-    if (!is_positive(c->yarn_original_context))
+    if (!dsri_is_positive(c->yarn_original_context))
         return bad_value(context, "yarn_original_context", c->yarn_original_context, "finite and positive");
-    if (!is_positive(c->yarn_beta_slow))
+    if (!dsri_is_positive(c->yarn_beta_slow))
         return bad_value(context, "yarn_beta_slow", c->yarn_beta_slow, "finite and positive");
-    if (!(is_positive(c->yarn_beta_fast) && c->yarn_beta_fast >= c->yarn_beta_slow))
+    if (!(dsri_is_positive(c->yarn_beta_fast) && c->yarn_beta_fast >= c->yarn_beta_slow))
         return bad_value(context, "yarn_beta_fast", c->yarn_beta_fast, "finite and at least yarn_beta_slow");
     return DSR_OK;
 }
@@ -108,7 +114,7 @@ static double power_of_theta(double theta, uint32_t i)
     return power;
 }
 
-void dsri_layer_frequencies(const dsr_attention_config *c, float frequencies[DSRI_N_FREQUENCIES])
+static void compute_frequencies(const dsr_attention_config *c, float frequencies[DSRI_N_FREQUENCIES])
 {
     const int is_base = c->rope_theta == 10000.0f && c->yarn_factor == 1.0f;
     const int is_yarn = c->rope_theta == 160000.0f && c->yarn_factor == 16.0f && c->yarn_original_context == 65536.0f &&
@@ -136,4 +142,17 @@ void dsri_layer_frequencies(const dsr_attention_config *c, float frequencies[DSR
         ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
         frequencies[i] = (float)(plain / c->yarn_factor * ramp + plain * (1 - ramp));
     }
+}
+
+dsr_status dsri_layer_frequencies(dsr_attention *layer)
+{
+    const dsri_fp_mode mode = dsri_fp_mode_enter();
+    compute_frequencies(&layer->config, layer->frequencies);
+    dsri_fp_mode_leave(mode);
+    for (uint32_t i = 0; i < DSRI_N_FREQUENCIES; i++)
+        if (!dsri_is_positive(layer->frequencies[i]))
+            return dsri_fail(layer->context, DSR_ERR_VALUE,
+                             "attention: rope_theta %g and yarn_factor %g give a frequency of 0",
+                             (double)layer->config.rope_theta, (double)layer->config.yarn_factor);
+    return DSR_OK;
 }

@@ -18,6 +18,7 @@ typedef struct step {
     uint64_t list_offset[DSR_MAX_STEP_TOKENS]; /* of each token's attended rows, in elements */
     uint32_t list_width[DSR_MAX_STEP_TOKENS];
     uint64_t n_list_elements;
+    uint64_t max_list_elements; /* with every sequence at the end of its room */
 } step;
 
 static uint64_t smaller(uint64_t a, uint64_t b)
@@ -46,6 +47,12 @@ static uint32_t attended_entries(const dsr_attention *layer, uint32_t position)
 {
     const uint32_t n = visible_entries(layer, position);
     return layer->config.kind == DSR_LAYER_RATIO_4 ? (uint32_t)smaller(n, layer->config.top_k) : n;
+}
+
+/* Entries that the last token of a sequence's room attends to. */
+static uint32_t most_attended_entries(const step *s, uint32_t entry)
+{
+    return attended_entries(s->layer, s->sequences[entry]->storage->max_context - 1);
 }
 
 /* The chunked form pays for wide lists of selected rows. A function of the token's position alone. */
@@ -319,21 +326,29 @@ static dsr_status encode_compressor(const step *s, uint32_t which, dsr_view hidd
 
 /* ---- indexer and lists ------------------------------------------------------------------------------------ */
 
+/* Elements between the lists of a sequence's tokens, of which the last stands at `position`. */
+static uint64_t list_stride(const dsr_attention *layer, uint32_t position)
+{
+    return DSR_WINDOW +
+           (layer->config.kind == DSR_LAYER_RATIO_4 ? layer->config.top_k : attended_entries(layer, position));
+}
+
 /* Places every token's list: 128 window slots, then room for the entries it attends to. */
 static void place_lists(step *s)
 {
     const dsr_attention *layer = s->layer;
     s->n_list_elements = 0;
+    s->max_list_elements = 0;
     for (uint32_t e = 0; e < s->n_entries; e++) {
         const uint32_t last = position_of(s, e) + s->n_entry_tokens[e] - 1;
-        const uint64_t stride = DSR_WINDOW + (layer->config.kind == DSR_LAYER_RATIO_4 ? layer->config.top_k
-                                                                                      : attended_entries(layer, last));
+        const uint64_t stride = list_stride(layer, last);
         for (uint32_t i = 0; i < s->n_entry_tokens[e]; i++) {
             const uint32_t token = s->first_token[e] + i;
             s->list_offset[token] = s->n_list_elements;
             s->list_width[token] = DSR_WINDOW + attended_entries(layer, position_of(s, e) + i);
             s->n_list_elements += stride;
         }
+        s->max_list_elements += s->n_entry_tokens[e] * list_stride(layer, s->sequences[e]->storage->max_context - 1);
     }
 }
 
@@ -353,13 +368,14 @@ static dsr_status write_lists(const step *s)
     dsr_attention *layer = s->layer;
     const size_t n_bytes = s->n_list_elements * sizeof(int32_t);
     if (layer->lists_bytes < n_bytes) {
-        int32_t *grown = dsri_allocate(&layer->context->allocator, n_bytes, 64);
+        const size_t max_bytes = s->max_list_elements * sizeof(int32_t);
+        int32_t *grown = dsri_allocate(&layer->context->allocator, max_bytes, 64);
         if (grown == NULL)
             return dsri_fail(layer->context, DSR_ERR_OUT_OF_MEMORY, "attention: no memory for the lists of a step");
-        memset(grown, 0xff, n_bytes);
+        memset(grown, 0xff, max_bytes);
         dsri_release(&layer->context->allocator, layer->lists, layer->lists_bytes);
         layer->lists = grown;
-        layer->lists_bytes = n_bytes;
+        layer->lists_bytes = max_bytes;
     }
     for (uint32_t e = 0; e < s->n_entries; e++)
         for (uint32_t i = 0; i < s->n_entry_tokens[e]; i++)
@@ -382,6 +398,23 @@ static dsr_status encode_index_queries(const step *s, dsr_view hidden, dsr_view 
     if (status == DSR_OK)
         status = dsri_layer_project(s->layer, s->encoder, DSRI_WEIGHT_INDEX_WEIGHTS, s->n_tokens, hidden, weights);
     return status;
+}
+
+/* Enough for every sequence at the end of its room, so that later steps need no more. */
+static dsr_status reserve_indexer_workspace(const step *s, const dsr_indexer_desc *desc)
+{
+    dsr_indexer_row rows[DSR_MAX_ROWS];
+    dsr_indexer_desc largest = *desc;
+    uint64_t n_bytes = 0;
+    memcpy(rows, desc->rows, s->n_entries * sizeof rows[0]);
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        const dsri_sequence_storage *storage = s->sequences[e]->storage;
+        rows[e].start_pos = storage->max_context - s->n_entry_tokens[e];
+        rows[e].kv_len = storage->layout.capacity ? storage->layout.capacity : 1;
+    }
+    largest.rows = rows;
+    const dsr_status status = dsr_indexer_workspace(s->layer->context, &largest, &n_bytes);
+    return status == DSR_OK ? dsri_layer_reserve(s->layer, DSRI_SLOT_INDEX_WORKSPACE, n_bytes) : status;
 }
 
 static dsr_status encode_indexer(const step *s, dsr_view hidden)
@@ -412,13 +445,10 @@ static dsr_status encode_indexer(const step *s, dsr_view hidden)
     desc.q = slot_view(s, DSRI_SLOT_INDEX_Q, (uint64_t)s->n_tokens * c->n_index_heads * DSR_INDEX_DIM, DSR_DTYPE_BF16);
     desc.weights = slot_view(s, DSRI_SLOT_INDEX_WEIGHTS, (uint64_t)s->n_tokens * c->n_index_heads, DSR_DTYPE_F32);
     desc.output = slot_view(s, DSRI_SLOT_LISTS, s->n_list_elements, DSR_DTYPE_I32);
-    uint64_t workspace_bytes = 0;
-    dsr_status status = dsr_indexer_workspace(layer->context, &desc, &workspace_bytes);
-    if (status == DSR_OK)
-        status = dsri_layer_reserve(layer, DSRI_SLOT_INDEX_WORKSPACE, workspace_bytes);
+    dsr_status status = reserve_indexer_workspace(s, &desc);
     if (status == DSR_OK)
         status = encode_index_queries(s, hidden, desc.q, desc.weights);
-    desc.workspace = slot_view(s, DSRI_SLOT_INDEX_WORKSPACE, workspace_bytes, DSR_DTYPE_U8);
+    desc.workspace = dsr_view_whole(layer->slots[DSRI_SLOT_INDEX_WORKSPACE], DSR_DTYPE_U8);
     return status == DSR_OK ? dsr_encode_indexer(s->encoder, &desc) : status;
 }
 
@@ -469,6 +499,28 @@ static dsr_status attention_workspace(const step *s, int chunked, attention_call
                    : dsr_sparse_attention_workspace(s->layer->context, &call->desc, &call->workspace_bytes);
 }
 
+/* At least n_bytes, and enough for every sequence at the end of its room, so that later steps need no more. */
+static dsr_status reserve_attention_workspace(const step *s, uint64_t n_bytes)
+{
+    dsr_attention_row rows[DSR_MAX_STEP_TOKENS];
+    dsr_attention_desc largest = DSR_ATTENTION_DESC_INIT;
+    memset(rows, 0, sizeof rows);
+    largest.rows = rows;
+    largest.n_heads = s->layer->config.n_heads;
+    for (uint32_t e = 0; e < s->n_entries; e++)
+        for (uint32_t i = 0; i < s->n_entry_tokens[e]; i++)
+            rows[largest.n_rows++].width = DSR_WINDOW + most_attended_entries(s, e);
+    uint64_t two_pass = 0, chunked = 0;
+    dsr_status status = dsr_sparse_attention_workspace(s->layer->context, &largest, &two_pass);
+    if (status == DSR_OK)
+        status = dsr_flash_attention_workspace(s->layer->context, &largest, &chunked);
+    if (status != DSR_OK)
+        return status;
+    /* Tokens of both forms in one step: each call has room of its own to align its base. */
+    const uint64_t both = 64 + (two_pass > chunked ? two_pass : chunked);
+    return dsri_layer_reserve(s->layer, DSRI_SLOT_ATTENTION_WORKSPACE, both > n_bytes ? both : n_bytes);
+}
+
 /* Both forms, each with its part of the workspace, so that they may run side by side. */
 static dsr_status encode_attention(const step *s)
 {
@@ -481,7 +533,7 @@ static dsr_status encode_attention(const step *s)
         n_bytes += calls[chunked].workspace_bytes;
     }
     if (status == DSR_OK)
-        status = dsri_layer_reserve(s->layer, DSRI_SLOT_ATTENTION_WORKSPACE, n_bytes);
+        status = reserve_attention_workspace(s, n_bytes);
     uint64_t begin = 0;
     for (int chunked = 0; chunked < 2 && status == DSR_OK; chunked++) {
         attention_call *call = &calls[chunked];
@@ -600,7 +652,7 @@ static dsr_status reserve_slots(const step *s)
         {DSRI_SLOT_INDEX_Q_F32, 4 * index_q},
         {DSRI_SLOT_INDEX_Q, 2 * index_q},
         {DSRI_SLOT_INDEX_WEIGHTS, 4 * n * c->n_index_heads},
-        {DSRI_SLOT_LISTS, 4 * s->n_list_elements},
+        {DSRI_SLOT_LISTS, 4 * s->max_list_elements},
         {DSRI_SLOT_ATTENTION, 2 * q},
         {DSRI_SLOT_GROUPED, 2 * n * c->o_groups * c->o_rank},
     };
@@ -610,11 +662,27 @@ static dsr_status reserve_slots(const step *s)
     return status;
 }
 
+static void advance(dsr_sequence *sequence, uint32_t n_tokens)
+{
+    sequence->position += n_tokens;
+    sequence->max_truncate = (uint32_t)smaller(sequence->max_truncate + n_tokens, DSR_MAX_TRUNCATE_TOKENS);
+}
+
+/* A run that failed on the way may have written what n_tokens more tokens write: states, and the oldest rows of the
+ * ring and of the histories, which only a truncation needs. */
+static void break_off(dsr_sequence *sequence, uint32_t n_tokens)
+{
+    sequence->storage->has_stale_states = 1;
+    sequence->max_truncate = (uint32_t)smaller(sequence->max_truncate, DSR_MAX_TRUNCATE_TOKENS - n_tokens);
+}
+
 /* Encodes and runs a checked step; positions move only when all of it is done. */
 static dsr_status run_step(step *s)
 {
     dsr_attention *layer = s->layer;
-    dsr_status status = DSR_OK;
+    dsr_status status = dsri_layer_check_usable(layer);
+    if (status != DSR_OK)
+        return status;
     if (layer->step_encoder == NULL)
         status = dsr_encoder_create(layer->context, &layer->step_encoder);
     else
@@ -637,11 +705,11 @@ static dsr_status run_step(step *s)
     status = dsr_encoder_submit(s->encoder);
     if (status == DSR_OK)
         status = dsr_encoder_wait(s->encoder);
-    for (uint32_t e = 0; e < s->n_entries && status == DSR_OK; e++) {
-        dsr_sequence *sequence = s->sequences[e];
-        sequence->position += s->n_entry_tokens[e];
-        sequence->max_truncate =
-            (uint32_t)smaller(sequence->max_truncate + s->n_entry_tokens[e], DSR_MAX_TRUNCATE_TOKENS);
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        if (status == DSR_OK)
+            advance(s->sequences[e], s->n_entry_tokens[e]);
+        else
+            break_off(s->sequences[e], s->n_entry_tokens[e]);
     }
     return status;
 }
@@ -709,6 +777,9 @@ static dsr_status check_entry(step *s, uint32_t e, const dsr_step_entry *entry)
         return dsri_fail(context, DSR_ERR_CONTEXT_MISMATCH, "decode: entry %u: the sequence is of another layer", e);
     if (n_tokens > DSR_MAX_DRAFT_TOKENS)
         return dsri_fail(context, DSR_ERR_VALUE, "decode: entry %u: n_tokens must be in 1..=8, got %u", e, n_tokens);
+    if (entry->first_row > UINT32_MAX)
+        return dsri_fail(context, DSR_ERR_OVERFLOW, "decode: entry %u: first_row %llu exceeds u32", e,
+                         (unsigned long long)entry->first_row);
     for (uint32_t other = 0; other < e; other++) {
         if (s->sequences[other] == entry->sequence)
             return dsri_fail(context, DSR_ERR_DUPLICATE_ROW, "decode: entry %u: its sequence is entry %u's too", e,
@@ -719,8 +790,6 @@ static dsr_status check_entry(step *s, uint32_t e, const dsr_step_entry *entry)
     }
     if (s->n_tokens + n_tokens > DSR_MAX_STEP_TOKENS)
         return dsri_fail(context, DSR_ERR_ROW_COUNT, "decode: entry %u: more than 64 tokens in one step", e);
-    if (entry->first_row > UINT32_MAX)
-        return dsri_fail(context, DSR_ERR_OVERFLOW, "decode: entry %u: first_row exceeds u32", e);
     const dsr_status status = check_room(context, "decode", e, entry->sequence, n_tokens);
     if (status != DSR_OK)
         return status;
@@ -809,7 +878,10 @@ dsr_status dsr_attention_prefill(dsr_attention *layer, dsr_sequence *sequence, u
     dsr_status status = check_room(context, "prefill", 0, sequence, n_tokens);
     if (status == DSR_OK)
         status = check_memory(context, "prefill", layer->config.hidden_size, &hidden, &output, n_tokens);
-    if (status == DSR_OK && n_tokens > DSR_MAX_STEP_TOKENS)
+    if (status == DSR_OK)
+        status = dsri_layer_check_usable(layer);
+    const int in_pieces = n_tokens > DSR_MAX_STEP_TOKENS;
+    if (status == DSR_OK && in_pieces)
         status = back_up(layer, sequence);
     if (status != DSR_OK)
         return status;
@@ -818,11 +890,12 @@ dsr_status dsr_attention_prefill(dsr_attention *layer, dsr_sequence *sequence, u
     for (uint64_t done = 0; done < n_tokens && status == DSR_OK; done += DSR_MAX_STEP_TOKENS)
         status =
             run_piece(layer, sequence, done, (uint32_t)smaller(n_tokens - done, DSR_MAX_STEP_TOKENS), hidden, output);
-    if (status != DSR_OK && sequence->position != position) {
-        (void)dsri_copy_bytes(sequence->storage->buffer, 0, layer->slots[DSRI_SLOT_BACKUP], 0,
-                              sequence->storage->layout.fixed_bytes);
+    if (status != DSR_OK && in_pieces) {
         sequence->position = position;
         sequence->max_truncate = max_truncate;
+        sequence->storage->has_stale_states =
+            dsri_copy_bytes(sequence->storage->buffer, 0, layer->slots[DSRI_SLOT_BACKUP], 0,
+                            sequence->storage->layout.fixed_bytes) != DSR_OK;
     }
     return status;
 }

@@ -11,7 +11,10 @@ typedef struct loader {
     const char *prefix;
 } loader;
 
-enum { MAX_TENSOR_NAME = 256 };
+enum {
+    MAX_TENSOR_NAME = 256,
+    HASHED_WEIGHT_BYTES = 4096 /* of each weight, for the fingerprint: telling layers apart needs no more */
+};
 
 static const char *const weight_names[DSRI_N_WEIGHTS] = {
     [DSRI_WEIGHT_Q_A] = "q_a_proj.weight",
@@ -149,6 +152,7 @@ static dsr_status load_parameters(const loader *l, const char *name, uint64_t ro
             values[i] = (uint32_t)half << 16;
         }
     }
+    l->layer->fingerprint = dsri_hash_bytes(l->layer->fingerprint, values, n * sizeof *values);
     status = upload(l->layer, values, n * sizeof *values, buffer);
     dsri_release(&context->allocator, values, n * sizeof *values);
     return status;
@@ -220,6 +224,9 @@ static dsr_status load_weight(const loader *l, dsri_weight weight)
     weights.n_outputs = shape.n_outputs;
     weights.format = tensor.dtype == DSR_DTYPE_BF16 ? DSR_WEIGHT_BF16 : DSR_WEIGHT_FP8;
     weights.data = tensor.data;
+    l->layer->fingerprint =
+        dsri_hash_bytes(l->layer->fingerprint, tensor.data,
+                        tensor.size_bytes < HASHED_WEIGHT_BYTES ? tensor.size_bytes : (uint64_t)HASHED_WEIGHT_BYTES);
     if (weights.format == DSR_WEIGHT_FP8)
         status = find_scales(l, weight_names[weight], &shape, &weights);
     return status == DSR_OK ? pack(l->layer, weight, &weights) : status;

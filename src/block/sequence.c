@@ -18,9 +18,9 @@ static uint64_t place(uint64_t *end, uint64_t n_elements, uint64_t element_size)
 
 dsr_status dsri_sequence_layout_of(const dsr_attention *layer, uint32_t max_context, dsri_sequence_layout *layout)
 {
-    if (max_context == 0 || max_context > 1048576)
-        return dsri_fail(layer->context, DSR_ERR_VALUE, "sequence: max_context must be in 1..=1048576, got %u",
-                         max_context);
+    if (max_context == 0 || max_context > DSRI_MAX_CONTEXT)
+        return dsri_fail(layer->context, DSR_ERR_VALUE, "sequence: max_context must be in 1..=%d, got %u",
+                         (int)DSRI_MAX_CONTEXT, max_context);
     const uint32_t ratio = dsri_layer_ratio(layer);
     dsri_sequence_layout l;
     memset(&l, 0, sizeof l);
@@ -145,6 +145,7 @@ static dsr_status copy_storage(dsr_sequence *sequence, uint32_t max_context, dsr
     if (status != DSR_OK)
         return status;
     const uint64_t compressed_bytes = n_entries * DSR_HEAD_DIM * sizeof(uint16_t);
+    to->has_stale_states = from->has_stale_states;
     status = dsri_copy_bytes(to->buffer, 0, from->buffer, 0, from->layout.fixed_bytes + compressed_bytes);
     if (status == DSR_OK && layer->compressors[DSRI_INDEX].dim)
         status = dsri_copy_bytes(to->buffer, to->layout.index_keys, from->buffer, from->layout.index_keys,
@@ -170,7 +171,12 @@ static dsr_status replace_storage(dsr_sequence *sequence, uint32_t max_context)
 
 dsr_status dsri_sequence_make_writable(dsr_sequence *sequence)
 {
-    return sequence->storage->n_owners == 1 ? DSR_OK : replace_storage(sequence, sequence->storage->max_context);
+    dsr_status status = DSR_OK;
+    if (sequence->storage->n_owners > 1)
+        status = replace_storage(sequence, sequence->storage->max_context);
+    if (status == DSR_OK && sequence->storage->has_stale_states)
+        status = dsri_sequence_rebuild_states(sequence->attention, sequence->storage, sequence->position);
+    return status;
 }
 
 static dsr_status create_handle(dsr_attention *layer, dsri_sequence_storage *storage, dsr_sequence **sequence)
@@ -181,6 +187,7 @@ static dsr_status create_handle(dsr_attention *layer, dsri_sequence_storage *sto
     memset(created, 0, sizeof *created);
     created->attention = layer;
     created->storage = storage;
+    layer->n_sequences++;
     *sequence = created;
     return DSR_OK;
 }
@@ -204,8 +211,10 @@ dsr_status dsr_sequence_create(dsr_attention *layer, uint32_t max_context, dsr_s
         return DSR_ERR_NULL;
     if (sequence == NULL)
         return dsri_fail(layer->context, DSR_ERR_NULL, "sequence: sequence is null");
-    dsri_sequence_storage *storage;
-    dsr_status status = dsri_storage_create(layer, max_context, &storage);
+    dsri_sequence_storage *storage = NULL;
+    dsr_status status = dsri_layer_check_usable(layer);
+    if (status == DSR_OK)
+        status = dsri_storage_create(layer, max_context, &storage);
     if (status != DSR_OK)
         return status;
     status = create_handle(layer, storage, sequence);
@@ -221,6 +230,8 @@ void dsr_sequence_destroy(dsr_sequence *sequence)
     dsr_attention *layer = sequence->attention;
     dsri_storage_release(layer, sequence->storage);
     dsri_release(&layer->context->allocator, sequence, sizeof *sequence);
+    layer->n_sequences--;
+    dsri_layer_release_if_done(layer);
 }
 
 uint32_t dsr_sequence_position(const dsr_sequence *sequence)
@@ -242,6 +253,9 @@ dsr_status dsr_sequence_grow(dsr_sequence *sequence, uint32_t max_context)
 {
     if (sequence == NULL)
         return DSR_ERR_NULL;
+    const dsr_status status = dsri_layer_check_usable(sequence->attention);
+    if (status != DSR_OK)
+        return status;
     if (max_context < sequence->storage->max_context)
         return dsri_fail(sequence->attention->context, DSR_ERR_VALUE,
                          "sequence: max_context must be at least the present %u, got %u",
@@ -255,16 +269,16 @@ dsr_status dsr_sequence_reset(dsr_sequence *sequence)
         return DSR_ERR_NULL;
     dsr_attention *layer = sequence->attention;
     dsri_sequence_storage *storage = sequence->storage;
-    if (storage->n_owners > 1) {
-        dsr_status status = dsri_storage_create(layer, storage->max_context, &sequence->storage);
-        if (status != DSR_OK)
-            return status;
-        dsri_storage_release(layer, storage);
-    } else {
-        dsr_status status = dsri_sequence_rebuild_states(layer, storage, 0);
-        if (status != DSR_OK)
-            return status;
+    dsr_status status = dsri_layer_check_usable(layer);
+    if (status == DSR_OK && storage->n_owners == 1) {
+        status = dsri_sequence_rebuild_states(layer, storage, 0);
+    } else if (status == DSR_OK) {
+        status = dsri_storage_create(layer, storage->max_context, &sequence->storage);
+        if (status == DSR_OK)
+            dsri_storage_release(layer, storage);
     }
+    if (status != DSR_OK)
+        return status;
     sequence->position = 0;
     sequence->max_truncate = 0;
     return DSR_OK;
@@ -276,8 +290,10 @@ dsr_status dsr_sequence_fork(dsr_sequence *sequence, dsr_sequence **fork)
         return DSR_ERR_NULL;
     if (fork == NULL)
         return dsri_fail(sequence->attention->context, DSR_ERR_NULL, "sequence: fork is null");
-    dsr_sequence *created;
-    const dsr_status status = create_handle(sequence->attention, sequence->storage, &created);
+    dsr_sequence *created = NULL;
+    dsr_status status = dsri_layer_check_usable(sequence->attention);
+    if (status == DSR_OK)
+        status = create_handle(sequence->attention, sequence->storage, &created);
     if (status != DSR_OK)
         return status;
     sequence->storage->n_owners++;
@@ -289,9 +305,12 @@ dsr_status dsr_sequence_fork(dsr_sequence *sequence, dsr_sequence **fork)
 
 uint32_t dsri_state_first_token(uint32_t ratio, uint32_t position)
 {
-    if (ratio == 4) /* the last complete group fills the dormant rows, too */
-        return position < 8 ? 0 : position / 4 * 4 - 4;
-    return position < ratio ? 0 : position - ratio;
+    if (ratio == 0)
+        return position;
+    const uint32_t group_begin = position / ratio * ratio;
+    if (ratio == 4 && group_begin != 0) /* an entry sees the group before its own, too */
+        return group_begin - 4;
+    return group_begin;
 }
 
 /* Encodes one compressor call over projected tokens from the history ring: those from `first` to the ring's end or
@@ -350,6 +369,9 @@ dsr_status dsri_sequence_rebuild_states(dsr_attention *layer, dsri_sequence_stor
     dsr_status status = dsr_encoder_reset(layer->rebuild_encoder);
     if (status == DSR_OK)
         status = encode_rebuild(layer, storage, position);
+    if (status != DSR_OK)
+        return status;
+    storage->has_stale_states = 1;
     for (uint32_t i = 0; i < DSRI_N_COMPRESSORS && status == DSR_OK; i++)
         status = write_zeros(storage->buffer, storage->layout.compressors[i].kv_state,
                              layer->compressors[i].state_elements * sizeof(float));
@@ -359,6 +381,7 @@ dsr_status dsri_sequence_rebuild_states(dsr_attention *layer, dsri_sequence_stor
         status = dsr_encoder_submit(layer->rebuild_encoder);
     if (status == DSR_OK)
         status = dsr_encoder_wait(layer->rebuild_encoder);
+    storage->has_stale_states = status != DSR_OK;
     return status;
 }
 
@@ -371,9 +394,9 @@ dsr_status dsr_sequence_truncate(dsr_sequence *sequence, uint32_t n_tokens)
         return dsri_fail(layer->context, DSR_ERR_STATE,
                          "sequence: cannot forget %u tokens, it remembers %u (position %u)", n_tokens,
                          sequence->max_truncate, sequence->position);
-    if (n_tokens == 0)
-        return DSR_OK;
-    dsr_status status = dsri_sequence_make_writable(sequence);
+    dsr_status status = dsri_layer_check_usable(layer);
+    if (status == DSR_OK && n_tokens != 0)
+        status = dsri_sequence_make_writable(sequence);
     if (status == DSR_OK)
         status = dsri_sequence_rebuild_states(layer, sequence->storage, sequence->position - n_tokens);
     if (status != DSR_OK)

@@ -1,6 +1,7 @@
 /* The saved form of a sequence: little-endian, canonical (equal states give equal bytes), with version and checksum.
  *
- *   magic "DSRSEQ\r\n", u32 version, u32 header words, header words (u32 or F32 bits: configuration, position),
+ *   magic "DSRSEQ\r\n", u32 version, u32 header words, header words (u32 or F32 bits: configuration, fingerprint of
+ *   the layer's tensors low word first, position),
  *   window rows oldest to newest, compressed rows, index keys, and for each compressor the projected kv and score rows
  *   that its state depends on; then u64 checksum of all bytes before it. */
 #include "block/layer.h"
@@ -12,11 +13,13 @@
 enum {
     SAVE_VERSION = 1,
     N_CONFIG_WORDS = 16,
-    N_HEADER_WORDS = N_CONFIG_WORDS + 1,
+    N_LAYER_WORDS = N_CONFIG_WORDS + 2, /* that tell the layer */
+    N_HEADER_WORDS = N_LAYER_WORDS + 1,
+    LAYER_WORDS_AT = 16,
     MAGIC_BYTES = 8,
     CHECKSUM_BYTES = 8
 };
-enum { HEADER_BYTES = MAGIC_BYTES + 2 * 4 + N_HEADER_WORDS * 4 };
+enum { HEADER_BYTES = LAYER_WORDS_AT + N_HEADER_WORDS * 4 };
 
 static const unsigned char magic[MAGIC_BYTES] = {'D', 'S', 'R', 'S', 'E', 'Q', '\r', '\n'};
 
@@ -27,24 +30,27 @@ static uint32_t word_of_float(float x)
     return word;
 }
 
-static void config_words(const dsr_attention_config *c, uint32_t words[N_CONFIG_WORDS])
+static void layer_words(const dsr_attention *layer, uint32_t words[N_LAYER_WORDS])
 {
-    const uint32_t all[N_CONFIG_WORDS] = {(uint32_t)c->kind,
-                                          c->hidden_size,
-                                          c->n_heads,
-                                          c->q_rank,
-                                          c->o_groups,
-                                          c->o_rank,
-                                          c->n_index_heads,
-                                          c->top_k,
-                                          word_of_float(c->epsilon),
-                                          word_of_float(c->scale),
-                                          word_of_float(c->rope_theta),
-                                          word_of_float(c->yarn_factor),
-                                          word_of_float(c->yarn_original_context),
-                                          word_of_float(c->yarn_beta_fast),
-                                          word_of_float(c->yarn_beta_slow),
-                                          (uint32_t)c->cache};
+    const dsr_attention_config *c = &layer->config;
+    const uint32_t all[N_LAYER_WORDS] = {(uint32_t)c->kind,
+                                         c->hidden_size,
+                                         c->n_heads,
+                                         c->q_rank,
+                                         c->o_groups,
+                                         c->o_rank,
+                                         c->n_index_heads,
+                                         c->top_k,
+                                         word_of_float(c->epsilon),
+                                         word_of_float(c->scale),
+                                         word_of_float(c->rope_theta),
+                                         word_of_float(c->yarn_factor),
+                                         word_of_float(c->yarn_original_context),
+                                         word_of_float(c->yarn_beta_fast),
+                                         word_of_float(c->yarn_beta_slow),
+                                         (uint32_t)c->cache,
+                                         (uint32_t)layer->fingerprint,
+                                         (uint32_t)(layer->fingerprint >> 32)};
     memcpy(words, all, sizeof all);
 }
 
@@ -63,15 +69,6 @@ static void put_u64(unsigned char *to, uint64_t x)
 {
     put_u32(to, (uint32_t)x);
     put_u32(to + 4, (uint32_t)(x >> 32));
-}
-
-/* FNV-1a, 64 bits. */
-static uint64_t checksum(const unsigned char *bytes, uint64_t n_bytes)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (uint64_t i = 0; i < n_bytes; i++)
-        hash = (hash ^ bytes[i]) * 0x100000001b3u;
-    return hash;
 }
 
 /* One piece of the payload: rows of a ring, or plain rows, in device memory. */
@@ -149,34 +146,35 @@ dsr_status dsr_sequence_save(const dsr_sequence *sequence, void *memory, uint64_
 {
     if (sequence == NULL)
         return DSR_ERR_NULL;
-    const dsr_attention *layer = sequence->attention;
+    dsr_attention *layer = sequence->attention;
     if (memory == NULL)
         return dsri_fail(layer->context, DSR_ERR_NULL, "sequence: memory is null");
     const uint64_t needed = dsr_sequence_save_bytes(sequence);
     if (size_bytes != needed)
         return dsri_fail(layer->context, DSR_ERR_SIZE, "sequence: memory holds %llu bytes, needs exactly %llu",
                          (unsigned long long)size_bytes, (unsigned long long)needed);
+    dsr_status status = dsri_layer_check_usable(layer);
+    if (status != DSR_OK)
+        return status;
     unsigned char *bytes = memory;
-    uint32_t words[N_CONFIG_WORDS];
-    config_words(&layer->config, words);
+    uint32_t words[N_LAYER_WORDS];
+    layer_words(layer, words);
     memcpy(bytes, magic, MAGIC_BYTES);
     put_u32(bytes + MAGIC_BYTES, SAVE_VERSION);
     put_u32(bytes + MAGIC_BYTES + 4, N_HEADER_WORDS);
-    for (uint32_t i = 0; i < N_CONFIG_WORDS; i++)
-        put_u32(bytes + MAGIC_BYTES + 8 + 4 * i, words[i]);
+    for (uint32_t i = 0; i < N_LAYER_WORDS; i++)
+        put_u32(bytes + LAYER_WORDS_AT + 4 * i, words[i]);
     put_u32(bytes + HEADER_BYTES - 4, sequence->position);
 
     piece pieces[MAX_PIECES];
     const uint32_t n = list_pieces(layer, &sequence->storage->layout, sequence->position, pieces);
     uint64_t end = HEADER_BYTES;
-    for (uint32_t i = 0; i < n; i++) {
-        const dsr_status status = move_piece(sequence->storage->buffer, &pieces[i], bytes + end, 1);
-        if (status != DSR_OK)
-            return status;
+    for (uint32_t i = 0; i < n && status == DSR_OK; i++) {
+        status = move_piece(sequence->storage->buffer, &pieces[i], bytes + end, 1);
         end += pieces[i].n_rows * pieces[i].row_bytes;
     }
-    put_u64(bytes + end, checksum(bytes, end));
-    return DSR_OK;
+    put_u64(bytes + end, dsri_hash_bytes(DSRI_HASH_START, bytes, end));
+    return status;
 }
 
 static dsr_status bad_form(const dsr_sequence *sequence, const char *what)
@@ -184,32 +182,50 @@ static dsr_status bad_form(const dsr_sequence *sequence, const char *what)
     return dsri_fail(sequence->attention->context, DSR_ERR_FORMAT, "sequence: %s", what);
 }
 
-/* Checks all of a saved form but its payload, and reads its position. */
-static dsr_status check_form(const dsr_sequence *sequence, const unsigned char *bytes, uint64_t size_bytes,
-                             uint32_t *position)
+static const char not_a_form[] = "not a saved sequence, or cut off in its header";
+
+/* Checks a saved form's header and reads from it the position and the bytes of the whole form. */
+static dsr_status check_header(const dsr_sequence *sequence, const unsigned char *header, uint32_t *position,
+                               uint64_t *size_bytes)
 {
     const dsr_attention *layer = sequence->attention;
-    if (size_bytes < HEADER_BYTES + CHECKSUM_BYTES || memcmp(bytes, magic, MAGIC_BYTES) != 0)
-        return bad_form(sequence, "not a saved sequence, or cut off in its header");
-    if (get_u32(bytes + MAGIC_BYTES) != SAVE_VERSION || get_u32(bytes + MAGIC_BYTES + 4) != N_HEADER_WORDS)
+    if (memcmp(header, magic, MAGIC_BYTES) != 0)
+        return bad_form(sequence, not_a_form);
+    if (get_u32(header + MAGIC_BYTES) != SAVE_VERSION || get_u32(header + MAGIC_BYTES + 4) != N_HEADER_WORDS)
         return bad_form(sequence, "saved by a version with another form");
-    unsigned char sum[CHECKSUM_BYTES];
-    put_u64(sum, checksum(bytes, size_bytes - CHECKSUM_BYTES));
-    if (memcmp(sum, bytes + size_bytes - CHECKSUM_BYTES, CHECKSUM_BYTES) != 0)
-        return bad_form(sequence, "the saved sequence is damaged or cut off: its checksum is wrong");
-    uint32_t words[N_CONFIG_WORDS];
-    config_words(&layer->config, words);
-    for (uint32_t i = 0; i < N_CONFIG_WORDS; i++)
-        if (get_u32(bytes + MAGIC_BYTES + 8 + 4 * i) != words[i])
-            return bad_form(sequence, "saved by a layer of another configuration");
-    const uint32_t saved_position = get_u32(bytes + HEADER_BYTES - 4);
-    if (saved_position > 1048576)
+    uint32_t words[N_LAYER_WORDS];
+    layer_words(layer, words);
+    for (uint32_t i = 0; i < N_LAYER_WORDS; i++)
+        if (get_u32(header + LAYER_WORDS_AT + 4 * i) != words[i])
+            return bad_form(sequence, i < N_CONFIG_WORDS ? "saved by a layer of another configuration"
+                                                         : "saved by a layer with other weights");
+    const uint32_t saved_position = get_u32(header + HEADER_BYTES - 4);
+    if (saved_position > DSRI_MAX_CONTEXT)
         return bad_form(sequence, "the saved position is out of range");
     piece pieces[MAX_PIECES];
     const uint32_t n = list_pieces(layer, &sequence->storage->layout, saved_position, pieces);
-    if (size_bytes != HEADER_BYTES + payload_bytes(pieces, n) + CHECKSUM_BYTES)
-        return bad_form(sequence, "the saved sequence has another length than its position needs");
     *position = saved_position;
+    *size_bytes = HEADER_BYTES + payload_bytes(pieces, n) + CHECKSUM_BYTES;
+    return DSR_OK;
+}
+
+static dsr_status check_form(const dsr_sequence *sequence, const unsigned char *bytes, uint64_t size_bytes,
+                             uint32_t *position)
+{
+    uint64_t needed;
+    if (size_bytes < HEADER_BYTES)
+        return bad_form(sequence, not_a_form);
+    const dsr_status status = check_header(sequence, bytes, position, &needed);
+    if (status != DSR_OK)
+        return status;
+    if (size_bytes != needed)
+        return dsri_fail(sequence->attention->context, DSR_ERR_FORMAT,
+                         "sequence: the saved sequence has %llu bytes, needs %llu at position %u",
+                         (unsigned long long)size_bytes, (unsigned long long)needed, *position);
+    unsigned char sum[CHECKSUM_BYTES];
+    put_u64(sum, dsri_hash_bytes(DSRI_HASH_START, bytes, size_bytes - CHECKSUM_BYTES));
+    if (memcmp(sum, bytes + size_bytes - CHECKSUM_BYTES, CHECKSUM_BYTES) != 0)
+        return bad_form(sequence, "the saved sequence is damaged: its checksum is wrong");
     return DSR_OK;
 }
 
@@ -227,23 +243,16 @@ static dsr_status fill_storage(dsr_attention *layer, dsri_sequence_storage *stor
     return status == DSR_OK ? dsri_sequence_rebuild_states(layer, storage, position) : status;
 }
 
-dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory, uint64_t size_bytes)
+/* Replaces the state by that of a checked form. */
+static dsr_status load_form(dsr_sequence *sequence, const unsigned char *bytes, uint32_t position)
 {
-    if (sequence == NULL)
-        return DSR_ERR_NULL;
     dsr_attention *layer = sequence->attention;
-    if (memory == NULL)
-        return dsri_fail(layer->context, DSR_ERR_NULL, "sequence: memory is null");
-    uint32_t position;
-    dsr_status status = check_form(sequence, memory, size_bytes, &position);
-    if (status != DSR_OK)
-        return status;
     const uint32_t room = sequence->storage->max_context;
-    dsri_sequence_storage *storage;
-    status = dsri_storage_create(layer, position > room ? position : room, &storage);
+    dsri_sequence_storage *storage = NULL;
+    dsr_status status = dsri_storage_create(layer, position > room ? position : room, &storage);
     if (status != DSR_OK)
         return status;
-    status = fill_storage(layer, storage, position, (const unsigned char *)memory + HEADER_BYTES);
+    status = fill_storage(layer, storage, position, bytes + HEADER_BYTES);
     if (status != DSR_OK) {
         dsri_storage_release(layer, storage);
         return status;
@@ -253,6 +262,20 @@ dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory, uint64_
     sequence->position = position;
     sequence->max_truncate = 0;
     return DSR_OK;
+}
+
+dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory, uint64_t size_bytes)
+{
+    if (sequence == NULL)
+        return DSR_ERR_NULL;
+    dsr_attention *layer = sequence->attention;
+    if (memory == NULL)
+        return dsri_fail(layer->context, DSR_ERR_NULL, "sequence: memory is null");
+    uint32_t position = 0;
+    dsr_status status = dsri_layer_check_usable(layer);
+    if (status == DSR_OK)
+        status = check_form(sequence, memory, size_bytes, &position);
+    return status == DSR_OK ? load_form(sequence, memory, position) : status;
 }
 
 static dsr_status io_error(const dsr_sequence *sequence, const char *what, const char *path)
@@ -300,35 +323,48 @@ dsr_status dsr_sequence_save_file(const dsr_sequence *sequence, const char *path
     return status;
 }
 
+/* The rest of a file after its header: as long as the header says, so that no foreign file is taken in whole. */
+static dsr_status load_rest(dsr_sequence *sequence, FILE *file, const char *path,
+                            const unsigned char header[HEADER_BYTES])
+{
+    dsr_context *context = sequence->attention->context;
+    uint32_t position = 0;
+    uint64_t size_bytes = 0;
+    dsr_status status = check_header(sequence, header, &position, &size_bytes);
+    if (status != DSR_OK)
+        return status;
+    /* One byte more tells whether the file goes on. */
+    unsigned char *bytes = dsri_allocate(&context->allocator, size_bytes + 1, 64);
+    if (bytes == NULL)
+        return dsri_fail(context, DSR_ERR_OUT_OF_MEMORY, "sequence: no memory for %llu bytes",
+                         (unsigned long long)size_bytes);
+    memcpy(bytes, header, HEADER_BYTES);
+    const uint64_t n = HEADER_BYTES + fread(bytes + HEADER_BYTES, 1, size_bytes + 1 - HEADER_BYTES, file);
+    status = ferror(file) ? io_error(sequence, "read", path) : dsr_sequence_load(sequence, bytes, n);
+    dsri_release(&context->allocator, bytes, size_bytes + 1);
+    return status;
+}
+
 dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *path)
 {
     if (sequence == NULL)
         return DSR_ERR_NULL;
-    dsr_context *context = sequence->attention->context;
+    dsr_attention *layer = sequence->attention;
     if (path == NULL)
-        return dsri_fail(context, DSR_ERR_NULL, "sequence: path is null");
+        return dsri_fail(layer->context, DSR_ERR_NULL, "sequence: path is null");
+    dsr_status status = dsri_layer_check_usable(layer);
+    if (status != DSR_OK)
+        return status;
     errno = 0;
     FILE *file = fopen(path, "rb");
     if (file == NULL)
         return io_error(sequence, "open", path);
-    long n_bytes = -1;
-    if (fseek(file, 0, SEEK_END) == 0)
-        n_bytes = ftell(file);
-    if (n_bytes < 0 || fseek(file, 0, SEEK_SET) != 0) {
-        const dsr_status status = io_error(sequence, "read", path);
-        fclose(file);
-        return status;
-    }
-    const size_t size_bytes = n_bytes ? (size_t)n_bytes : 1;
-    void *bytes = dsri_allocate(&context->allocator, size_bytes, 64);
-    dsr_status status;
-    if (bytes == NULL)
-        status = dsri_fail(context, DSR_ERR_OUT_OF_MEMORY, "sequence: no memory for %ld bytes", n_bytes);
-    else if (fread(bytes, 1, (size_t)n_bytes, file) != (size_t)n_bytes)
+    unsigned char header[HEADER_BYTES];
+    const size_t n = fread(header, 1, HEADER_BYTES, file);
+    if (ferror(file))
         status = io_error(sequence, "read", path);
     else
-        status = dsr_sequence_load(sequence, bytes, (uint64_t)n_bytes);
-    dsri_release(&context->allocator, bytes, size_bytes);
+        status = n == HEADER_BYTES ? load_rest(sequence, file, path, header) : bad_form(sequence, not_a_form);
     fclose(file);
     return status;
 }
