@@ -24,7 +24,8 @@ enum {
 };
 
 typedef struct logit_scratch {
-    const uint16_t *rows[LOGIT_SLOTS];
+    /* Of the task's slots and of the next tile's; past the last selected slot its row again. */
+    const uint16_t *rows[LOGIT_SLOTS + TILE_SLOTS];
     /* Rows of the register tile in use and of the next. */
     float kv[2][TILE_SLOTS][DSRI_HEAD_DIM];
 } logit_scratch;
@@ -40,8 +41,7 @@ static inline void widen_tile_pair(logit_scratch *scratch, int slot, int pair)
 {
     const int s = slot + pair / ROW_PAIRS;
     const int f = pair % ROW_PAIRS * 2 * VF_LANES;
-    const int later = s + TILE_SLOTS < LOGIT_SLOTS ? s + TILE_SLOTS : s;
-    vec_prefetch(scratch->rows[later] + f);
+    vec_prefetch(scratch->rows[s + TILE_SLOTS] + f);
     widen_pair(scratch->rows[s] + f, scratch->kv[slot / TILE_SLOTS % 2][s % TILE_SLOTS] + f);
 }
 
@@ -78,6 +78,11 @@ static inline void dot_tile(const float *q, logit_scratch *scratch, int slot, in
         for (int i = 0; i < STEP_FEATURES; i++) {
             add_feature(acc, q + (f + i) * PANEL_HEADS, k + kv_position(i));
         }
+        VEC_UNROLL
+        for (int s = 0; s < TILE_SLOTS; s++) {
+            vf_pin(&acc[s][0]);
+            vf_pin(&acc[s][1]);
+        }
     }
 }
 
@@ -85,14 +90,16 @@ static inline void dot_tile(const float *q, logit_scratch *scratch, int slot, in
 static inline void compute_logits(const attention_query *a, size_t tile, float scale, logit_scratch *scratch)
 {
     const size_t first = tile * LOGIT_SLOTS, end = n_selected(a);
-    const int n_slots = first >= end ? 0 : end - first < LOGIT_SLOTS ? (int)(end - first) : LOGIT_SLOTS;
+    if (first >= end) {
+        return;
+    }
+    const int n_slots = end - first < LOGIT_SLOTS ? (int)(end - first) : LOGIT_SLOTS;
     const int n_panels = (int)a->n_heads / PANEL_HEADS;
     const vf scales = vf_set1(scale);
-    for (int s = 0; s < LOGIT_SLOTS && n_slots > 0; s++) {
-        scratch->rows[s] =
-            kv_row(a, first + (size_t)(s < n_slots ? s : 0)); /* a row to fill up the last register tile */
+    for (size_t s = 0; s < LOGIT_SLOTS + TILE_SLOTS; s++) {
+        scratch->rows[s] = kv_row(a, first + s < end ? first + s : end - 1);
     }
-    for (int pair = 0; pair < TILE_PAIRS && n_slots > 0; pair++) {
+    for (int pair = 0; pair < TILE_PAIRS; pair++) {
         widen_tile_pair(scratch, 0, pair);
     }
     for (int slot = 0; slot < n_slots; slot += TILE_SLOTS) {

@@ -18,6 +18,7 @@
  *   vf_store_bf16_pairs(p, even, odd)   its inverse, rounding as vf_store_bf16 does
  *   vf_load_pairs(p, &even, &odd)       2 * VF_LANES consecutive floats, likewise
  *   vi_load_pairs vi_store_pairs vf_from_pairs  the same in two steps; a pair is p[2i] | p[2i + 1] << 16
+ *   vf_pin(&x)               keeps x in a register here: gcc 12 may otherwise move and spill accumulators at a branch
  *   vf_bits vf_from_bits     reinterpretation to and from vi
  *   vi_load vi_store vi_set1 vi_add vi_sub vi_and vi_or vi_xor vi_shl(x, n) vi_shr(x, n)  (n < 32, logical)
  *   vi_sar(x, n)             the top bit moves in

@@ -68,6 +68,11 @@ static inline vf vf_max(vf a, vf b)
     return _mm256_max_ps(a, b);
 }
 
+static inline void vf_pin(vf *x)
+{
+    __asm__("" : "+x"(*x));
+}
+
 static inline vi vf_bits(vf x)
 {
     return _mm256_castps_si256(x);

@@ -66,6 +66,11 @@ static inline vf vf_max(vf a, vf b)
     return _mm512_max_ps(a, b);
 }
 
+static inline void vf_pin(vf *x)
+{
+    __asm__("" : "+v"(*x));
+}
+
 static inline vi vf_bits(vf x)
 {
     return _mm512_castps_si512(x);

@@ -63,6 +63,11 @@ static inline vf vf_fma(vf a, vf b, vf c)
     return vfmaq_f32(c, a, b);
 }
 
+static inline void vf_pin(vf *x)
+{
+    __asm__("" : "+w"(*x));
+}
+
 static inline vi vf_bits(vf x)
 {
     return vreinterpretq_u32_f32(x);

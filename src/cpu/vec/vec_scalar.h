@@ -67,6 +67,11 @@ static inline vf vf_max(vf a, vf b)
     return a > b ? a : b;
 }
 
+static inline void vf_pin(vf *x)
+{
+    (void)x;
+}
+
 static inline vi vf_bits(vf x)
 {
     vi b;
