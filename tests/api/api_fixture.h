@@ -48,6 +48,7 @@ static inline int api_setup(void **state)
     assert_int_equal(dsr_buffer_wrap(f->context, (void *)HUGE_ADDRESS, HUGE_BYTES, &f->huge), DSR_OK);
     assert_int_equal(dsr_context_create(NULL, &f->other_context), DSR_OK);
     assert_int_equal(dsr_buffer_create(f->other_context, POOL_BYTES, &f->foreign), DSR_OK);
+    f->pool_used = POOL_MARGIN;
     *state = f;
     return 0;
 }
