@@ -32,7 +32,7 @@ static void enter_buffer(dsr_buffer *buffer)
 
 dsr_status dsr_buffer_create(dsr_context *context, uint64_t size_bytes, dsr_buffer **buffer)
 {
-    dsr_buffer *created;
+    dsr_buffer *created = NULL;
     if (!context)
         return DSR_ERR_NULL;
     const dsr_status status = new_buffer(context, size_bytes, buffer ? &created : NULL);
@@ -52,7 +52,7 @@ dsr_status dsr_buffer_create(dsr_context *context, uint64_t size_bytes, dsr_buff
 
 dsr_status dsr_buffer_wrap(dsr_context *context, void *memory, uint64_t size_bytes, dsr_buffer **buffer)
 {
-    dsr_buffer *created;
+    dsr_buffer *created = NULL;
     if (!context)
         return DSR_ERR_NULL;
     if (!memory)
