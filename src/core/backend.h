@@ -33,6 +33,7 @@ typedef struct dsri_command {
     const char *const *kernel_names; /* one per launch, live as long as the context */
     uint32_t n_launches;
     uint32_t grid[DSRI_MAX_LAUNCHES]; /* tasks or thread blocks of each launch */
+    uint64_t backend_value; /* the back end's own */
 } dsri_command;
 
 /* Commands without conflicts among them; a conflicting command is in a later wave. */
@@ -70,7 +71,7 @@ typedef struct dsri_backend {
     void (*encoder_close)(void *device, void *encoder_state, int is_forked);
     void (*encoder_reset)(void *device, void *encoder_state);
 
-    /* Chooses the kernel of a command and fills its last five fields; all others are set and final. Nothing of the
+    /* Chooses the kernel of a command and fills its last six fields; all others are set and final. Nothing of the
      * append can fail after it. DSR_ERR_UNSUPPORTED_KERNEL if there is none. */
     dsr_status (*prepare)(void *device, void *encoder_state, dsri_command *command);
     /* Runs the waves in order. May return before they are done. On failure nothing is left in flight. */

@@ -1,0 +1,75 @@
+/* Insides of the CUDA back end: its device and per-encoder state. */
+#ifndef DSRI_CUDA_BACKEND_H
+#define DSRI_CUDA_BACKEND_H
+
+#include "core/context_internal.h"
+#include "cuda/cuda_driver.h"
+#include "cuda/cuda_kernel.h"
+
+enum { DSRI_CUDA_MAX_KERNELS = 32 };
+
+typedef struct dsri_cuda_entry {
+    const dsri_cuda_kernel *kernel; /* null past the end */
+    CUfunction functions[DSRI_MAX_LAUNCHES];
+    const char *names[DSRI_MAX_LAUNCHES];
+} dsri_cuda_entry;
+
+/* One node of an encoder's graph, as it was last instantiated. */
+typedef struct dsri_cuda_node {
+    CUgraphNode node;
+    CUfunction function;
+    uint32_t n_dependencies;
+    uint32_t first_dependency; /* into dependencies */
+} dsri_cuda_node;
+
+typedef struct dsri_cuda_device dsri_cuda_device;
+
+typedef struct dsri_cuda_encoder {
+    dsri_cuda_device *device;
+    struct dsri_cuda_encoder *next;
+    CUstream stream; /* ours, or the caller's */
+    int stream_is_ours;
+    CUevent done; /* recorded after each submit */
+    int in_flight;
+
+    CUgraph graph;
+    CUgraphExec executable; /* null: none yet */
+    dsri_cuda_node *nodes;
+    uint32_t n_nodes;
+    uint32_t nodes_capacity;
+    uint32_t *dependencies; /* node numbers */
+    uint32_t n_dependencies;
+    uint32_t dependencies_capacity;
+    CUgraphNode *dependency_nodes; /* scratch of a build, as long as dependencies */
+    uint32_t *last_nodes;          /* of each command, by its index */
+    uint32_t last_nodes_capacity;
+
+    CUdeviceptr zeroed; /* memory that commands find and leave zero */
+    uint64_t zeroed_capacity;
+    uint64_t zeroed_used;
+} dsri_cuda_encoder;
+
+struct dsri_cuda_device {
+    dsr_context *context;
+    dsri_cuda_driver driver;
+    CUdevice ordinal;
+    CUcontext primary;
+    CUmodule module;
+    CUstream stream;  /* of memory calls */
+    uint32_t compute; /* such as 90 */
+    int is_lost;
+    dsri_cuda_encoder *encoders;
+    dsri_cuda_entry entries[DSRI_CUDA_MAX_KERNELS];
+};
+
+/* DSR_OK, or the status and text of a driver error in `call`. */
+dsr_status dsri_cuda_check(dsri_cuda_device *device, CUresult result, const char *call);
+/* Make the device's context current, and put back what was. */
+dsr_status dsri_cuda_enter(dsri_cuda_device *device);
+void dsri_cuda_leave(dsri_cuda_device *device);
+
+/* Run an encoder's commands: as a graph, or one by one into a stream that is being captured. */
+dsr_status dsri_cuda_run(dsri_cuda_encoder *encoder, const dsri_wave *waves, uint32_t n_waves);
+void dsri_cuda_release_graph(dsri_cuda_encoder *encoder);
+
+#endif
