@@ -38,12 +38,23 @@ dsr_status dsri_check_query(dsri_check *check, dsr_context *context, dsri_op op,
 dsr_status dsri_check_struct_size(const dsri_check *check, uint32_t given, size_t needed);
 /* 1 to 64 rows, and the array that describes them is there. `array` names it. */
 dsr_status dsri_check_row_count(const dsri_check *check, uint32_t n_rows, const void *rows, const char *array);
-/* Finite and above zero: by bits, since a caller's mode may take subnormal numbers for zero. */
-static inline int dsri_is_positive(float value)
+/* Numbers are judged by their bits, since a caller's floating-point mode may take subnormal ones for zero. */
+static inline uint32_t dsri_float_bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
-    return bits > 0 && bits < 0x7f800000u;
+    return bits;
+}
+
+static inline int dsri_is_finite(float value)
+{
+    return (dsri_float_bits(value) & 0x7f800000u) != 0x7f800000u;
+}
+
+/* Finite and above zero. */
+static inline int dsri_is_positive(float value)
+{
+    return dsri_float_bits(value) > 0 && dsri_float_bits(value) < 0x7f800000u;
 }
 
 dsr_status dsri_check_positive(const dsri_check *check, const char *field, float value);

@@ -51,7 +51,7 @@ static dsr_status check_shape(const dsri_check *check, uint32_t n_groups, uint32
 
 static dsr_status check_scale(const dsri_check *check, float scale)
 {
-    if (scale != 0.0f && !dsri_is_positive(scale) && !dsri_is_positive(-scale))
+    if (!dsri_is_finite(scale))
         return dsri_check_fail(check, DSRI_SHARED, DSR_ERR_VALUE, "output_scale must be finite, got %g", (double)scale);
     return DSR_OK;
 }
@@ -133,7 +133,7 @@ dsr_status dsr_encode_projection(dsr_encoder *encoder, const dsr_projection_desc
     plan.format = (uint32_t)desc->format;
     plan.scales_are_f32 = desc->scales.dtype == DSR_DTYPE_F32;
     plan.output_is_f32 = desc->output.dtype == DSR_DTYPE_F32;
-    plan.output_scale = desc->output_scale != 0.0f ? desc->output_scale : 1.0f;
+    plan.output_scale = dsri_float_bits(desc->output_scale) << 1 != 0 ? desc->output_scale : 1.0f;
     DSRI_TRY(check_views(&check, desc, &shape, &plan));
     add_ranges(desc, &shape, &plan, &footprint);
     DSRI_TRY(dsri_check_overlaps(&check, &footprint));
