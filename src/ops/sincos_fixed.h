@@ -6,9 +6,17 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint64_t sincos_multiply_high(uint64_t a, uint64_t b)
+#if defined(__CUDACC__)
+#define DSRI_SHARED_CODE static __device__ inline
+#else
+#define DSRI_SHARED_CODE static inline
+#endif
+
+DSRI_SHARED_CODE uint64_t sincos_multiply_high(uint64_t a, uint64_t b)
 {
-#if defined(__SIZEOF_INT128__)
+#if defined(__CUDA_ARCH__)
+    return __umul64hi(a, b);
+#elif defined(__SIZEOF_INT128__)
     __extension__ typedef unsigned __int128 uint128;
     return (uint64_t)((uint128)a * b >> 64);
 #else
@@ -19,7 +27,17 @@ static inline uint64_t sincos_multiply_high(uint64_t a, uint64_t b)
 #endif
 }
 
-static inline float sincos_float_of(uint32_t bits)
+/* value is not 0. */
+DSRI_SHARED_CODE int sincos_leading_zeros(uint64_t value)
+{
+#if defined(__CUDA_ARCH__)
+    return __clzll((long long)value);
+#else
+    return __builtin_clzll(value);
+#endif
+}
+
+DSRI_SHARED_CODE float sincos_float_of(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
@@ -27,9 +45,9 @@ static inline float sincos_float_of(uint32_t bits)
 }
 
 /* value * 2^-scale to F32 bits, nearest even. value is not 0 and the result is normal. */
-static inline uint32_t sincos_round(uint64_t value, int scale)
+DSRI_SHARED_CODE uint32_t sincos_round(uint64_t value, int scale)
 {
-    const int zeros = __builtin_clzll(value);
+    const int zeros = sincos_leading_zeros(value);
     value <<= zeros;
     /* 24 bits stay; a tie goes to the even one. The hidden bit raises the exponent field by 1, and so does a carry. */
     const uint64_t half_or_less = 0x7fffffffffu + (value >> 40 & 1u);
@@ -38,7 +56,7 @@ static inline uint32_t sincos_round(uint64_t value, int scale)
 }
 
 /* c[0] - square * (c[1] - square * (... c[8])), all in units of 2^-63 but square in 2^-64. */
-static inline uint64_t sincos_series(uint64_t square, const uint64_t c[9])
+DSRI_SHARED_CODE uint64_t sincos_series(uint64_t square, const uint64_t c[9])
 {
     uint64_t sum = c[8];
     for (int k = 7; k >= 0; k--) {
@@ -49,7 +67,7 @@ static inline uint64_t sincos_series(uint64_t square, const uint64_t c[9])
 
 /* The angle in quarter turns: the low two bits of the result and *place, in units of 2^-64 quarter turns. The angle is
  * mantissa * 2^(exponent_field - 150) with exponent_field >= 115. */
-static inline uint32_t sincos_quarter_turns(uint32_t mantissa, uint32_t exponent_field, uint64_t *place)
+DSRI_SHARED_CODE uint32_t sincos_quarter_turns(uint32_t mantissa, uint32_t exponent_field, uint64_t *place)
 {
     /* 2 / pi behind 64 zero bits. Of the product only 2 bits before the point and 64 behind are wanted: the 96 bits of
      * 2 / pi from bit exponent_field - 88 on give them. */
@@ -69,7 +87,7 @@ static inline uint32_t sincos_quarter_turns(uint32_t mantissa, uint32_t exponent
 }
 
 /* angle must be finite. */
-static inline void sincos_fixed(float angle, float *sine, float *cosine)
+DSRI_SHARED_CODE void sincos_fixed(float angle, float *sine, float *cosine)
 {
     /* (pi / 2)^k / k! * 2^63 for odd and even k */
     static const uint64_t sine_terms[9] = {0xc90fdaa22168c235u, 0x52aef39896f94afbu, 0xa335e33bad570e9u,
@@ -98,7 +116,7 @@ static inline void sincos_fixed(float angle, float *sine, float *cosine)
     const uint64_t square = sincos_multiply_high(place, place);
     uint32_t s = 0;
     if (place != 0) {
-        const int zeros = __builtin_clzll(place); /* scale a small place up: all its bits count */
+        const int zeros = sincos_leading_zeros(place); /* scale a small place up: all its bits count */
         s = sincos_round(sincos_multiply_high(place << zeros, sincos_series(square, sine_terms)), 63 + zeros);
     }
     s ^= s_sign;
