@@ -7,9 +7,8 @@
 #include "ops/op_plans.h"
 
 enum {
-    PANEL_VECTORS = 2,
-    PANEL_HEADS = PANEL_VECTORS * VF_LANES,
-    TILE_KEYS = DSRI_VEC == DSRI_VEC_avx512 || DSRI_VEC == DSRI_VEC_neon ? 12 : 6,
+    MAX_PANEL_VECTORS = DSRI_VEC == DSRI_VEC_avx512 || DSRI_VEC == DSRI_VEC_neon ? 4 : 2,
+    TILE_KEYS = 6,
     BLOCK_KEYS = 48, /* a multiple of TILE_KEYS and of DSRI_SCORE_BLOCK */
     TASK_KEYS = 4 * BLOCK_KEYS,
     HALF_DIM = DSRI_INDEX_DIM / 2,
@@ -35,7 +34,7 @@ typedef struct query {
     const uint16_t *q;
     const float *weights;
     uint64_t n_causal;
-    float *packed_q; /* [panel][feature][PANEL_HEADS] */
+    float *packed_q; /* [panel][feature][head of the panel] */
     float *scores;
     float *block_maxima;
     uint64_t n_blocks;
@@ -96,11 +95,23 @@ static uint32_t n_tasks(const void *plan, uint32_t phase)
 
 /* ---- pack --------------------------------------------------------------------------------------------------- */
 
-/* Vectors v and v + n_panels form panel v, so that the panel's own sum is the first step of the halving over heads. */
+/* Vectors of heads whose products with TILE_KEYS keys fill the registers. */
+static inline uint32_t panel_vectors(uint32_t n_heads)
+{
+    return n_heads / VF_LANES < MAX_PANEL_VECTORS ? 2 : MAX_PANEL_VECTORS;
+}
+
+static inline uint32_t panel_heads(uint32_t n_heads)
+{
+    return panel_vectors(n_heads) * VF_LANES;
+}
+
+/* Panel p takes every n-th vector from p on, n panels in all: its own sum is then the first steps of the halving over
+ * heads. */
 static float *packed_vector(const query *x, uint32_t n_heads, uint32_t vector, uint32_t feature)
 {
-    const uint32_t n_panels = n_heads / PANEL_HEADS;
-    return x->packed_q + ((size_t)(vector % n_panels) * DSRI_INDEX_DIM + feature) * PANEL_HEADS +
+    const uint32_t n_panels = n_heads / panel_heads(n_heads);
+    return x->packed_q + ((size_t)(vector % n_panels) * DSRI_INDEX_DIM + feature) * panel_heads(n_heads) +
            vector / n_panels * VF_LANES;
 }
 
@@ -151,7 +162,7 @@ static void widen_all(key_stream *stream)
  */
 static inline void widen_some(const uint16_t *from, float *to)
 {
-#pragma GCC unroll 4
+    VEC_UNROLL
     for (int i = 0; i < WIDEN_FEATURES / 4; i++) {
         uint64_t four;
         memcpy(&four, from + 4 * i, sizeof four);
@@ -168,39 +179,44 @@ static inline vf relu(vf dot)
     return vf_max(dot, vf_sub(dot, dot));
 }
 
-/* sums [TILE_KEYS][lane]: weight * relu(dot), added over the panel's two vectors. weights: those of the first vector;
- * the second one's are half_heads on. Meanwhile widens WIDEN_KEYS of the stream, unless it is null. */
-static inline __attribute__((always_inline)) void score_tile_and(const float *keys, const float *panel,
-                                                                 const float *weights, uint32_t half_heads, float *sums,
-                                                                 const key_stream *stream)
+/* sums [TILE_KEYS][lane]: weight * relu(dot) of every head of the panel, added over its vectors by halving. weights:
+ * those of the first vector, the next ones weight_step on. Meanwhile widens WIDEN_KEYS of the stream, unless it is
+ * null. */
+static inline __attribute__((always_inline)) void score_tile(int n_vectors, const float *keys, const float *panel,
+                                                             const float *weights, uint32_t weight_step, float *sums,
+                                                             const key_stream *stream)
 {
     const uint16_t *from = stream ? stream->from : NULL;
     float *to = stream ? stream->to : NULL;
     const uint64_t stride = stream ? stream->stride : 0, ahead = stream ? stream->ahead : 0;
-    vf dot0[TILE_KEYS], dot1[TILE_KEYS];
-#pragma GCC unroll 12
+    vf dots[TILE_KEYS][4], x[4];
+    VEC_UNROLL
     for (int j = 0; j < TILE_KEYS; j++) {
-        dot0[j] = dot1[j] = vf_zero();
+        VEC_UNROLL
+        for (int v = 0; v < n_vectors; v++) {
+            dots[j][v] = vf_zero();
+        }
     }
     for (int i = 0; i < WIDEN_KEYS; i++) {
-        for (int f = 0; f < HALF_DIM / WIDEN_KEYS; f++, keys++, panel += 2 * PANEL_HEADS) {
+        for (int f = 0; f < HALF_DIM / WIDEN_KEYS; f++, keys++) {
             if (stream) {
                 vec_prefetch(from + ahead + f * WIDEN_FEATURES);
                 widen_some(from + f * WIDEN_FEATURES, to + f * WIDEN_FEATURES / 2);
             }
-            vf q0 = vf_load(panel), q1 = vf_load(panel + VF_LANES);
-#pragma GCC unroll 12
-            for (int j = 0; j < TILE_KEYS; j++) {
-                const vf k = vf_set1(keys[j * DSRI_INDEX_DIM]);
-                dot0[j] = vf_fma(k, q0, dot0[j]);
-                dot1[j] = vf_fma(k, q1, dot1[j]);
-            }
-            q0 = vf_load(panel + PANEL_HEADS), q1 = vf_load(panel + PANEL_HEADS + VF_LANES);
-#pragma GCC unroll 12
-            for (int j = 0; j < TILE_KEYS; j++) {
-                const vf k = vf_set1(keys[j * DSRI_INDEX_DIM + HALF_DIM]);
-                dot0[j] = vf_fma(k, q0, dot0[j]);
-                dot1[j] = vf_fma(k, q1, dot1[j]);
+            VEC_UNROLL
+            for (int odd = 0; odd < 2; odd++, panel += n_vectors * VF_LANES) {
+                VEC_UNROLL
+                for (int v = 0; v < n_vectors; v++) {
+                    x[v] = vf_load(panel + v * VF_LANES);
+                }
+                VEC_UNROLL
+                for (int j = 0; j < TILE_KEYS; j++) {
+                    const vf k = vf_set1(keys[j * DSRI_INDEX_DIM + odd * HALF_DIM]);
+                    VEC_UNROLL
+                    for (int v = 0; v < n_vectors; v++) {
+                        dots[j][v] = vf_fma(k, x[v], dots[j][v]);
+                    }
+                }
             }
         }
         if (stream) {
@@ -208,44 +224,56 @@ static inline __attribute__((always_inline)) void score_tile_and(const float *ke
             to += DSRI_INDEX_DIM;
         }
     }
-    const vf w0 = vf_load(weights), w1 = vf_load(weights + half_heads);
-#pragma GCC unroll 12
+    VEC_UNROLL
+    for (int v = 0; v < n_vectors; v++) {
+        x[v] = vf_load(weights + (uint32_t)v * weight_step);
+    }
+    VEC_UNROLL
     for (int j = 0; j < TILE_KEYS; j++) {
-        vf_store(sums + j * VF_LANES, vf_add(vf_mul(relu(dot0[j]), w0), vf_mul(relu(dot1[j]), w1)));
+        VEC_UNROLL
+        for (int v = 0; v < n_vectors; v++) {
+            dots[j][v] = vf_mul(relu(dots[j][v]), x[v]);
+        }
+        vf sum = vf_add(dots[j][0], dots[j][n_vectors / 2]);
+        if (n_vectors == 4) {
+            sum = vf_add(sum, vf_add(dots[j][1], dots[j][3]));
+        }
+        vf_store(sums + j * VF_LANES, sum);
     }
 }
 
 /* Not inlined: a value that a compiler keeps in a register around the loop over features is one that the loop lacks. */
-static __attribute__((noinline)) void score_tile(const float *keys, const float *panel, const float *weights,
-                                                 uint32_t half_heads, float *sums)
-{
-    score_tile_and(keys, panel, weights, half_heads, sums, NULL);
-}
+#define SCORE_TILE(name, n_vectors, stream)                                                                            \
+    static __attribute__((noinline)) void name(const float *keys, const float *panel, const float *weights,            \
+                                               uint32_t weight_step, float *sums, const key_stream *next)              \
+    {                                                                                                                  \
+        (void)next;                                                                                                    \
+        score_tile(n_vectors, keys, panel, weights, weight_step, sums, stream);                                        \
+    }
+SCORE_TILE(score_tile_2, 2, NULL)
+SCORE_TILE(score_tile_2_widening, 2, next)
+SCORE_TILE(score_tile_max, MAX_PANEL_VECTORS, NULL)
+SCORE_TILE(score_tile_max_widening, MAX_PANEL_VECTORS, next)
 
-static __attribute__((noinline)) void score_tile_widening(const float *keys, const float *panel, const float *weights,
-                                                          uint32_t half_heads, float *sums, const key_stream *stream)
-{
-    score_tile_and(keys, panel, weights, half_heads, sums, stream);
-}
-
-/* Fills s->sums for n keys, at most BLOCK_KEYS, and widens the stream meanwhile. */
+/* Fills sums for n keys, at most BLOCK_KEYS, and widens the stream meanwhile. */
 static void score_panels(const query *x, uint32_t n_heads, const float *keys, uint32_t n, key_stream *stream,
                          float *sums)
 {
-    const uint32_t n_panels = n_heads / PANEL_HEADS;
+    const int narrow = panel_vectors(n_heads) < MAX_PANEL_VECTORS;
+    const uint32_t panel_size = DSRI_INDEX_DIM * panel_heads(n_heads), n_panels = n_heads / panel_heads(n_heads);
     for (uint32_t p = 0; p < n_panels; p++) {
-        const float *panel = x->packed_q + (size_t)p * DSRI_INDEX_DIM * PANEL_HEADS;
+        const float *panel = x->packed_q + (size_t)p * panel_size, *weights = x->weights + p * VF_LANES;
         for (uint32_t t = 0; t < n; t += TILE_KEYS) {
-            const float *tile = keys + t * DSRI_INDEX_DIM, *weights = x->weights + p * VF_LANES;
-            float *tile_sums = sums + (p * BLOCK_KEYS + t) * VF_LANES;
-            if (stream->n_left < WIDEN_KEYS) {
-                score_tile(tile, panel, weights, n_heads / 2, tile_sums);
-                continue;
+            const int widen = stream->n_left >= WIDEN_KEYS;
+            (narrow  ? widen ? score_tile_2_widening : score_tile_2
+             : widen ? score_tile_max_widening
+                     : score_tile_max)(keys + t * DSRI_INDEX_DIM, panel, weights, n_panels * VF_LANES,
+                                       sums + (p * BLOCK_KEYS + t) * VF_LANES, stream);
+            if (widen) {
+                stream->from += WIDEN_KEYS * stream->stride;
+                stream->to += WIDEN_KEYS * DSRI_INDEX_DIM;
+                stream->n_left -= WIDEN_KEYS;
             }
-            score_tile_widening(tile, panel, weights, n_heads / 2, tile_sums, stream);
-            stream->from += WIDEN_KEYS * stream->stride;
-            stream->to += WIDEN_KEYS * DSRI_INDEX_DIM;
-            stream->n_left -= WIDEN_KEYS;
         }
     }
     widen_all(stream);
@@ -309,7 +337,7 @@ static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_
         memset(keys + n * DSRI_INDEX_DIM, 0, (BLOCK_KEYS - n) % TILE_KEYS * DSRI_INDEX_DIM * sizeof(float));
         stream = key_block(row, first + BLOCK_KEYS, end_causal, next_keys);
         score_panels(x, n_heads, keys, n, &stream, s->sums);
-        finish_block(s, n_heads / PANEL_HEADS, n);
+        finish_block(s, n_heads / panel_heads(n_heads), n);
         memcpy(x->scores + first, s->scores, n * sizeof(float));
         memcpy(x->block_maxima + first / DSRI_SCORE_BLOCK, s->maxima,
                (n + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK * sizeof(float));
