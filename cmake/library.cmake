@@ -40,6 +40,8 @@ if(dsr_kernel_sources)
     endforeach()
 endif()
 
+include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
+
 function(dsr_configure_library target)
     set_target_properties(${target} PROPERTIES OUTPUT_NAME dsrows LINKER_LANGUAGE C)
     target_include_directories(${target} PUBLIC
@@ -47,7 +49,7 @@ function(dsr_configure_library target)
         $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     # m: fmaf of the scalar level.
-    target_link_libraries(${target} PRIVATE Threads::Threads m $<BUILD_INTERFACE:dsrows_flags>)
+    target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} m $<BUILD_INTERFACE:dsrows_flags>)
 endfunction()
 
 set(dsr_version_script ${PROJECT_SOURCE_DIR}/cmake/dsrows.map)

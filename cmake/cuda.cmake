@@ -1,0 +1,58 @@
+# The CUDA back end: device code compiled by nvcc to cubins and PTX, joined to one fatbin and embedded. Building needs nvcc;
+# running needs only the driver. Without nvcc the library builds without it and says so.
+
+set(DSR_CUDA_ARCHS "90;80" CACHE STRING "Compute capabilities to embed machine code for; the lowest also as PTX")
+
+set(dsr_has_cuda OFF)
+if(NOT DSR_CUDA STREQUAL "OFF")
+    find_program(DSR_NVCC nvcc HINTS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)
+    if(DSR_NVCC)
+        set(dsr_has_cuda ON)
+    elseif(DSR_CUDA STREQUAL "ON")
+        message(FATAL_ERROR "DSR_CUDA is ON, but no nvcc was found")
+    endif()
+endif()
+if(CMAKE_CROSSCOMPILING)
+    set(dsr_has_cuda OFF)
+endif()
+
+if(dsr_has_cuda)
+    message(STATUS "CUDA back end: built in (${DSR_NVCC}, compute capabilities ${DSR_CUDA_ARCHS})")
+    enable_language(ASM)
+    file(GLOB dsr_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c)
+    file(GLOB dsr_cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/kernels/*.cu)
+    file(GLOB dsr_cuda_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/kernels/*.cuh)
+    list(GET DSR_CUDA_ARCHS -1 dsr_cuda_ptx)
+    # No contraction, no flush to zero, exact division and square root: the bits depend on it.
+    set(dsr_nvcc_flags -std=c++17 -O3 --fmad=false -ftz=false -prec-div=true -prec-sqrt=true -I${PROJECT_SOURCE_DIR}/src)
+    set(dsr_cuda_dir ${PROJECT_BINARY_DIR}/cuda)
+    file(MAKE_DIRECTORY ${dsr_cuda_dir})
+    # One source includes all kernels: one module, and one image for each capability.
+    set(includes "")
+    foreach(kernel IN LISTS dsr_cuda_kernels)
+        file(RELATIVE_PATH relative ${PROJECT_SOURCE_DIR}/src ${kernel})
+        string(APPEND includes "#include \"${relative}\"\n")
+    endforeach()
+    file(CONFIGURE OUTPUT ${dsr_cuda_dir}/all_kernels.cu CONTENT "${includes}" @ONLY)
+    set(gencode "")
+    foreach(arch IN LISTS DSR_CUDA_ARCHS)
+        list(APPEND gencode -gencode arch=compute_${arch},code=sm_${arch})
+    endforeach()
+    list(APPEND gencode -gencode arch=compute_${dsr_cuda_ptx},code=compute_${dsr_cuda_ptx})
+    set(DSR_CUDA_FATBIN ${dsr_cuda_dir}/kernels.fatbin)
+    add_custom_command(OUTPUT ${DSR_CUDA_FATBIN}
+        COMMAND ${DSR_NVCC} ${dsr_nvcc_flags} ${gencode} -fatbin -o ${DSR_CUDA_FATBIN} ${dsr_cuda_dir}/all_kernels.cu
+        DEPENDS ${dsr_cuda_kernels} ${dsr_cuda_headers} ${dsr_cuda_dir}/all_kernels.cu
+            ${PROJECT_SOURCE_DIR}/src/ops/op_plans.h ${PROJECT_SOURCE_DIR}/src/ops/sincos_fixed.h
+            ${PROJECT_SOURCE_DIR}/src/ops/attention_workspace.h ${PROJECT_SOURCE_DIR}/src/ops/indexer_workspace.h
+            ${PROJECT_SOURCE_DIR}/src/ops/projection_layout.h
+        COMMENT "Compiling the CUDA kernels" VERBATIM)
+    configure_file(${PROJECT_SOURCE_DIR}/src/cuda/cuda_image.S.in ${dsr_cuda_dir}/cuda_image.S @ONLY)
+    set_source_files_properties(${dsr_cuda_dir}/cuda_image.S PROPERTIES OBJECT_DEPENDS ${DSR_CUDA_FATBIN})
+    target_compile_definitions(dsrows_build INTERFACE DSRI_HAVE_CUDA=1)
+    add_library(dsrows_cuda_objects OBJECT ${dsr_cuda_sources} ${dsr_cuda_dir}/cuda_image.S ${DSR_CUDA_FATBIN})
+    target_link_libraries(dsrows_cuda_objects PRIVATE dsrows_build)
+    list(APPEND dsr_objects $<TARGET_OBJECTS:dsrows_cuda_objects>)
+else()
+    message(STATUS "CUDA back end: not built (DSR_CUDA is ${DSR_CUDA}, nvcc: ${DSR_NVCC})")
+endif()

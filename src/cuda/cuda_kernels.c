@@ -1,0 +1,81 @@
+/* The table of CUDA kernels and their grids. */
+#include "cuda/cuda_kernel.h"
+#include "ops/op_plans.h"
+
+static uint32_t at_most(uint64_t n, uint32_t limit)
+{
+    return n < limit ? (uint32_t)n : limit;
+}
+
+static dsri_cuda_grid compressor_grid(const void *plan)
+{
+    const dsri_compressor_plan *p = plan;
+    return (dsri_cuda_grid){p->n_rows, 1, 1};
+}
+
+static dsri_cuda_grid gather_grid(const void *plan)
+{
+    const dsri_gather_plan *p = plan;
+    return (dsri_cuda_grid){at_most((p->row_elements + 255) / 256, 64), p->n_rows, 1};
+}
+
+static dsri_cuda_grid copy_grid(const void *plan)
+{
+    const dsri_copy_plan *p = plan;
+    uint32_t longest = 1;
+    for (uint32_t r = 0; r < p->n_rows; r++)
+        longest = p->rows[r].n_copies > longest ? p->rows[r].n_copies : longest;
+    return (dsri_cuda_grid){p->n_rows, at_most(longest, 1024), 1};
+}
+
+static dsri_cuda_grid rope_grid(const void *plan)
+{
+    const dsri_rope_plan *p = plan;
+    uint32_t longest = 1;
+    for (uint32_t r = 0; r < p->n_rows; r++)
+        longest = p->rows[r].n_tokens > longest ? p->rows[r].n_tokens : longest;
+    return (dsri_cuda_grid){p->n_rows, at_most(longest, 1024), at_most((p->n_heads * p->head_dim / 2 + 511) / 512, 64)};
+}
+
+static dsri_cuda_grid fake_quant_grid(const void *plan)
+{
+    const dsri_fake_quant_plan *p = plan;
+    return (dsri_cuda_grid){at_most((p->n_vectors + 3) / 4, 4096), 1, 1};
+}
+
+static dsri_cuda_grid rms_norm_grid(const void *plan)
+{
+    const dsri_rms_norm_plan *p = plan;
+    return (dsri_cuda_grid){at_most(p->n_vectors, 65535), 1, 1};
+}
+
+enum { RMS_NORM_SHARED_BYTES = 16384 * 4 };
+
+static const dsri_cuda_kernel kernels[] = {
+    {.op = DSRI_OP_COMPRESSOR,
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_compressor_f32__cuda", .block_x = 512, .grid = compressor_grid}}},
+    {.op = DSRI_OP_GATHER,
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_gather_f32__cuda", .block_x = 256, .grid = gather_grid}}},
+    {.op = DSRI_OP_COPY,
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_copy_bytes__cuda", .block_x = 128, .grid = copy_grid}}},
+    {.op = DSRI_OP_ROPE,
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_rope_bf16__cuda", .block_x = 256, .grid = rope_grid}}},
+    {.op = DSRI_OP_FAKE_QUANT,
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_fake_quant_bf16__cuda", .block_x = 128, .grid = fake_quant_grid}}},
+    {.op = DSRI_OP_RMS_NORM,
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_rms_norm_f32__cuda",
+                   .block_x = 256,
+                   .shared_bytes = RMS_NORM_SHARED_BYTES,
+                   .grid = rms_norm_grid}}},
+};
+
+const dsri_cuda_kernel *dsri_cuda_kernel_at(uint32_t index)
+{
+    return index < sizeof kernels / sizeof kernels[0] ? &kernels[index] : NULL;
+}

@@ -1,0 +1,314 @@
+/* Device-exact kernels of the edge ops: compressor, gather, copy, RoPE, fake quantisation, RMS norm. */
+#include "cuda/kernels/scalar.cuh"
+
+/* ---- compressor: a block is a row, a thread a feature ----------------------------------------------------- */
+
+/* Sum of values[0..n) by halving, n a power of two; every thread gets it. values is shared memory and is overwritten. */
+static __device__ float sum_by_halving(float *values, uint32_t n)
+{
+    for (uint32_t s = n / 2; s > 0; s /= 2) {
+        __syncthreads();
+        for (uint32_t f = threadIdx.x; f < s; f += blockDim.x)
+            values[f] = __fadd_rn(values[f], values[f + s]);
+    }
+    __syncthreads();
+    const float sum = values[0];
+    __syncthreads();
+    return sum;
+}
+
+static __device__ float pool(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row, uint32_t f)
+{
+    const uint32_t coff = plan.ratio == 4 ? 2 : 1, n_items = coff * plan.ratio, width = coff * plan.dim;
+    float max = __uint_as_float(0xff800000u), den = 0.0f, num = 0.0f;
+    for (uint32_t i = 0; i < n_items; i++) {
+        const float s = row.score_state[(uint64_t)i * width + (i < plan.ratio ? 0 : plan.dim) + f];
+        max = s > max ? s : max;
+    }
+    for (uint32_t i = 0; i < n_items; i++) {
+        const uint64_t at = (uint64_t)i * width + (i < plan.ratio ? 0 : plan.dim) + f;
+        const float e = softmax_exp(__fadd_rn(row.score_state[at], -max));
+        den = __fadd_rn(den, e);
+        num = __fmaf_rn(e, row.kv_state[at], num);
+    }
+    return __fdiv_rn(num, den);
+}
+
+static __device__ void store_token(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row, uint32_t token)
+{
+    const uint32_t coff = plan.ratio == 4 ? 2 : 1, width = coff * plan.dim;
+    const uint32_t j = (row.start_pos + token) % plan.ratio;
+    const uint64_t state_row = (uint64_t)((coff - 1) * plan.ratio + j) * width;
+    for (uint32_t c = threadIdx.x; c < width; c += blockDim.x) {
+        const float kv = row.kv[(uint64_t)token * width + c];
+        const float s = __fadd_rn(row.score[(uint64_t)token * width + c], plan.ape[(uint64_t)j * width + c]);
+        const bool is_good = f32_is_finite(kv) && f32_is_finite(s);
+        row.kv_state[state_row + c] = f32_is_finite(kv) ? kv : 0.0f;
+        row.score_state[state_row + c] = is_good ? s : __uint_as_float(0x7fc00000u);
+    }
+}
+
+static __device__ void emit(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row, uint16_t *output,
+                            float *squares)
+{
+    const uint32_t f = threadIdx.x;
+    float c = 0.0f;
+    if (f < plan.dim) {
+        c = bf16_to_f32(f32_to_bf16(pool(plan, row, f)));
+        squares[f] = __fmul_rn(c, c);
+    }
+    const float sum = sum_by_halving(squares, plan.dim);
+    const float r = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)plan.dim), plan.epsilon)));
+    uint16_t y = 0;
+    if (f < plan.dim)
+        y = f32_to_bf16(__fmul_rn(__fmul_rn(c, r), plan.norm[f]));
+    const int is_good = __syncthreads_and(f32_is_finite(sum) && bf16_is_finite(y));
+    if (f < plan.dim)
+        output[f] = is_good ? y : 0;
+}
+
+static __device__ void shift_groups(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row)
+{
+    const uint32_t group = plan.ratio * 2 * plan.dim;
+    for (uint32_t i = threadIdx.x; i < group; i += blockDim.x) {
+        row.kv_state[i] = row.kv_state[group + i];
+        row.score_state[i] = row.score_state[group + i];
+    }
+}
+
+static __device__ void initialise(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row)
+{
+    const uint32_t coff = plan.ratio == 4 ? 2 : 1, n = coff * plan.ratio * coff * plan.dim;
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        row.kv_state[i] = 0.0f;
+        row.score_state[i] = __uint_as_float(0xff800000u);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(512) dsr_compressor_f32__cuda(const __grid_constant__ dsri_compressor_plan plan,
+                                                                          uint8_t *)
+{
+    __shared__ float squares[512];
+    const dsri_compressor_row_plan &row = plan.rows[blockIdx.x];
+    uint16_t *output = row.output;
+    if (row.start_pos == 0) {
+        initialise(plan, row);
+        __syncthreads();
+    }
+    uint32_t n_emitted = 0;
+    for (uint32_t token = 0; token < row.n_tokens; token++) {
+        store_token(plan, row, token);
+        __syncthreads();
+        if ((row.start_pos + token + 1) % plan.ratio != 0)
+            continue;
+        emit(plan, row, output, squares);
+        output += plan.dim;
+        n_emitted++;
+        if (plan.ratio == 4) {
+            __syncthreads();
+            shift_groups(plan, row);
+        }
+        __syncthreads();
+    }
+    if (n_emitted == 0)
+        for (uint32_t f = threadIdx.x; f < plan.dim; f += blockDim.x)
+            output[f] = 0;
+}
+
+/* ---- gather and copy -------------------------------------------------------------------------------------- */
+
+extern "C" __global__ void dsr_gather_f32__cuda(const __grid_constant__ dsri_gather_plan plan, uint8_t *)
+{
+    const float *source = plan.sources[blockIdx.y];
+    float *output = plan.output + blockIdx.y * plan.row_elements;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < plan.row_elements;
+         i += (uint64_t)gridDim.x * blockDim.x) {
+        /* as integers: a NaN keeps its payload */
+        reinterpret_cast<uint32_t *>(output)[i] = reinterpret_cast<const uint32_t *>(source)[i];
+    }
+}
+
+extern "C" __global__ void dsr_copy_bytes__cuda(const __grid_constant__ dsri_copy_plan plan, uint8_t *)
+{
+    const dsri_copy_row_plan &row = plan.rows[blockIdx.x];
+    for (uint64_t copy = blockIdx.y; copy < row.n_copies; copy += gridDim.y) {
+        const uint64_t to = row.destination_row + copy;
+        const uint8_t *source = row.source + copy * plan.row_bytes;
+        uint8_t *destination = row.destination + (row.ring_rows ? to % row.ring_rows : to) * plan.row_bytes;
+        const bool by_words = (((uintptr_t)source | (uintptr_t)destination | plan.row_bytes) & 15) == 0;
+        if (by_words)
+            for (uint64_t i = threadIdx.x; i < plan.row_bytes / 16; i += blockDim.x)
+                reinterpret_cast<uint4 *>(destination)[i] = reinterpret_cast<const uint4 *>(source)[i];
+        else
+            for (uint64_t i = threadIdx.x; i < plan.row_bytes; i += blockDim.x)
+                destination[i] = source[i];
+    }
+}
+
+/* ---- RoPE: blocks are (row, token), (part of the heads) ---------------------------------------------------- */
+
+static __device__ float rope_element(const dsri_rope_plan &plan, const void *input, uint64_t at)
+{
+    return plan.input_is_f32 ? static_cast<const float *>(input)[at]
+                             : bf16_to_f32(static_cast<const uint16_t *>(input)[at]);
+}
+
+static __device__ void rope_token(const dsri_rope_plan &plan, const dsri_rope_row_plan &row, uint32_t token,
+                                  const float *sines, const float *cosines, const uint8_t *is_finite)
+{
+    const uint32_t tail = plan.head_dim - plan.rope_dim, half = plan.head_dim / 2;
+    const uint64_t first = (uint64_t)token * plan.n_heads * plan.head_dim;
+    for (uint32_t i = blockIdx.z * blockDim.x + threadIdx.x; i < plan.n_heads * half; i += gridDim.z * blockDim.x) {
+        const uint32_t f = i % half * 2;
+        const uint64_t at = first + (uint64_t)(i / half) * plan.head_dim + f;
+        const float a = rope_element(plan, row.input, at), b = rope_element(plan, row.input, at + 1);
+        uint16_t y0 = 0, y1 = 0;
+        if (f < tail) {
+            y0 = f32_is_finite(a) ? f32_to_bf16(a) : 0;
+            y1 = f32_is_finite(b) ? f32_to_bf16(b) : 0;
+        } else {
+            const uint32_t pair = (f - tail) / 2;
+            const float s = plan.inverse ? -sines[pair] : sines[pair], c = cosines[pair];
+            if (is_finite[pair] && f32_is_finite(a) && f32_is_finite(b)) {
+                y0 = f32_to_bf16(__fmaf_rn(a, c, -__fmul_rn(b, s)));
+                y1 = f32_to_bf16(__fmaf_rn(a, s, __fmul_rn(b, c)));
+            }
+        }
+        row.output[at] = y0;
+        row.output[at + 1] = y1;
+    }
+}
+
+extern "C" __global__ void dsr_rope_bf16__cuda(const __grid_constant__ dsri_rope_plan plan, uint8_t *)
+{
+    __shared__ float sines[DSRI_MAX_ROPE_PAIRS], cosines[DSRI_MAX_ROPE_PAIRS];
+    __shared__ uint8_t is_finite[DSRI_MAX_ROPE_PAIRS];
+    const dsri_rope_row_plan &row = plan.rows[blockIdx.x];
+    for (uint32_t token = blockIdx.y; token < row.n_tokens; token += gridDim.y) {
+        __syncthreads();
+        if (threadIdx.x < plan.rope_dim / 2) {
+            const uint32_t position = row.start_pos + token * row.position_step;
+            const float angle = __fmul_rn((float)position, plan.frequencies[threadIdx.x]);
+            float s = 0.0f, c = 1.0f;
+            is_finite[threadIdx.x] = f32_is_finite(angle);
+            if (f32_is_finite(angle))
+                sincos_fixed(angle, &s, &c);
+            sines[threadIdx.x] = s;
+            cosines[threadIdx.x] = c;
+        }
+        __syncthreads();
+        rope_token(plan, row, token, sines, cosines, is_finite);
+    }
+}
+
+/* ---- fake quantisation: a warp is a vector ------------------------------------------------------------------ */
+
+static __device__ uint16_t quantise(float x, float scale, bool is_fp8)
+{
+    if (!(scale > 0.0f))
+        return 0;
+    float y = __fdiv_rn(x, scale);
+    if (is_fp8)
+        y = y > 448.0f ? 448.0f : y < -448.0f ? -448.0f : y;
+    return f32_to_finite_bf16(__fmul_rn(is_fp8 ? round_e4m3(y) : round_e2m1(y), scale));
+}
+
+/* Largest size among a warp's values and `floor`; NaN if one is not finite. */
+static __device__ float warp_amax(float a, float b, float floor)
+{
+    const bool is_good = __all_sync(0xffffffffu, f32_is_finite(a) && f32_is_finite(b));
+    float amax = fmaxf(fmaxf(fabsf(a), fabsf(b)), floor);
+    for (int offset = 16; offset > 0; offset /= 2)
+        amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, offset));
+    return is_good ? amax : __uint_as_float(0x7fc00000u);
+}
+
+static __device__ void quantise_fp8(const dsri_fake_quant_plan &plan, uint64_t vector, uint32_t lane)
+{
+    const uint16_t *input = plan.input + vector * plan.dim;
+    uint16_t *output = plan.output + vector * plan.dim;
+    for (uint32_t first = 0; first < plan.dim - 64; first += 64) {
+        const float a = bf16_to_f32(input[first + lane]), b = bf16_to_f32(input[first + 32 + lane]);
+        const float amax = warp_amax(a, b, 1e-4f);
+        const float scale = f32_is_finite(amax) ? pow2_ceil(__fdiv_rn(amax, 448.0f)) : 0.0f;
+        output[first + lane] = quantise(a, scale, true);
+        output[first + 32 + lane] = quantise(b, scale, true);
+    }
+    const uint16_t kept0 = input[plan.dim - 64 + lane], kept1 = input[plan.dim - 32 + lane];
+    output[plan.dim - 64 + lane] = kept0;
+    output[plan.dim - 32 + lane] = kept1;
+}
+
+/* Lane l holds elements l, l + 32, l + 64, l + 96: strides below 32 cross lanes, 32 and 64 do not. */
+static __device__ void quantise_fp4(const dsri_fake_quant_plan &plan, uint64_t vector, uint32_t lane)
+{
+    const uint16_t *input = plan.input + vector * 128;
+    float x[4];
+    for (int i = 0; i < 4; i++) {
+        const uint16_t element = input[32 * i + lane];
+        x[i] = bf16_is_finite(element) ? bf16_to_f32(element) : 0.0f;
+    }
+    for (uint32_t stride = 1; stride < 32; stride *= 2)
+        for (int i = 0; i < 4; i++) {
+            const float other = __shfl_xor_sync(0xffffffffu, x[i], stride);
+            x[i] = lane & stride ? __fadd_rn(other, -x[i]) : __fadd_rn(x[i], other);
+        }
+    for (int stride = 1; stride < 4; stride *= 2)
+        for (int i = 0; i < 4; i++)
+            if (!(i & stride)) {
+                const float a = x[i], b = x[i + stride];
+                x[i] = __fadd_rn(a, b);
+                x[i + stride] = __fadd_rn(a, -b);
+            }
+    for (int i = 0; i < 4; i++) {
+        const float y = __fmul_rn(x[i], 0x1.6a09e6p-4f);
+        const float amax = warp_amax(y, y, 0x1.8p-124f);
+        const float scale = f32_is_finite(amax) ? pow2_ceil(__fdiv_rn(amax, 6.0f)) : 0.0f;
+        plan.output[vector * 128 + 32 * i + lane] = quantise(y, scale, false);
+    }
+}
+
+extern "C" __global__ void dsr_fake_quant_bf16__cuda(const __grid_constant__ dsri_fake_quant_plan plan, uint8_t *)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const uint64_t stride = (uint64_t)gridDim.x * (blockDim.x / 32);
+    for (uint64_t v = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; v < plan.n_vectors; v += stride) {
+        if (plan.kind == 0)
+            quantise_fp8(plan, v, lane);
+        else
+            quantise_fp4(plan, v, lane);
+    }
+}
+
+/* ---- RMS norm: a block is a vector -------------------------------------------------------------------------- */
+
+extern "C" __global__ void dsr_rms_norm_f32__cuda(const __grid_constant__ dsri_rms_norm_plan plan, uint8_t *)
+{
+    extern __shared__ float squares[];
+    uint32_t padded = 1;
+    while (padded < plan.dim)
+        padded *= 2;
+    for (uint64_t v = blockIdx.x; v < plan.n_vectors; v += gridDim.x) {
+        const uint64_t first = v * plan.dim;
+        for (uint32_t f = threadIdx.x; f < padded; f += blockDim.x) {
+            float x = 0.0f;
+            if (f < plan.dim)
+                x = plan.input_is_f32 ? static_cast<const float *>(plan.input)[first + f]
+                                      : bf16_to_f32(static_cast<const uint16_t *>(plan.input)[first + f]);
+            squares[f] = __fmul_rn(x, x);
+        }
+        const float sum = sum_by_halving(squares, padded);
+        const float r = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)plan.dim), plan.epsilon)));
+        for (uint32_t f = threadIdx.x; f < plan.dim; f += blockDim.x) {
+            const float x = plan.input_is_f32 ? static_cast<const float *>(plan.input)[first + f]
+                                              : bf16_to_f32(static_cast<const uint16_t *>(plan.input)[first + f]);
+            float y = __fmul_rn(x, r);
+            y = plan.weight ? __fmul_rn(y, plan.weight[f]) : y;
+            y = f32_is_finite(sum) && f32_is_finite(y) ? y : 0.0f;
+            if (plan.output_is_f32)
+                static_cast<float *>(plan.output)[first + f] = y;
+            else
+                static_cast<uint16_t *>(plan.output)[first + f] = f32_to_finite_bf16(y);
+        }
+    }
+}
