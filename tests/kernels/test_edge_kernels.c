@@ -1,6 +1,7 @@
 /* The compressor, gather, copy, RoPE, fake quantisation and RMS norm kernels against the reference, byte by byte. */
 #include "kernel_test.h"
 
+#include "cpu/kernels/sincos_fixed.h"
 #include "ops/op_plans.h"
 #include "reference/reference.h"
 
@@ -70,6 +71,34 @@ static void draw_compressor_row(random_stream *random, const dsri_compressor_pla
     }
 }
 
+/* Half-way cases of BF16, the same value of a feature in every item: one bit lost in the softmax shows in the output.
+ */
+static void set_ties(random_stream *random, const dsri_compressor_plan *plan, dsri_compressor_row_plan *row)
+{
+    const size_t width = (size_t)coff_of(plan) * plan->dim, state = coff_of(plan) * plan->ratio * width;
+    float *kv = new_array(row->n_tokens * width * sizeof *kv);
+    for (size_t f = 0; f < plan->dim; f++) {
+        const float tie = f32_from_bits(0x3f808000u + (random_below(random, 256) << 16));
+        for (size_t at = f; at < row->n_tokens * width; at += plan->dim) {
+            kv[at] = tie;
+        }
+        for (size_t at = f; at < state; at += plan->dim) {
+            row->kv_state[at] = tie;
+        }
+    }
+    row->kv = kv;
+}
+
+/* Norm weights around the least value that rounds to infinity. */
+static float *new_large_weights(random_stream *random, size_t n)
+{
+    float *weights = new_array(n * sizeof *weights);
+    for (size_t f = 0; f < n; f++) {
+        weights[f] = random_one_in(random, 64) ? f32_from_bits(0x7f7f7fffu + random_below(random, 4)) : 1.0f;
+    }
+    return weights;
+}
+
 static void compare_compressor(random_stream *random, const dsri_compressor_plan *drawn)
 {
     const size_t state = (size_t)coff_of(drawn) * drawn->ratio * coff_of(drawn) * drawn->dim * sizeof(float);
@@ -117,6 +146,37 @@ static void test_compressor(void **unused)
         plan.norm = new_f32(&random, any_pattern(&random), 1.0f, plan.dim);
         for (uint32_t r = 0; r < plan.n_rows; r++) {
             draw_compressor_row(&random, &plan, &plan.rows[r]);
+            if (random_one_in(&random, 3)) {
+                set_ties(&random, &plan, &plan.rows[r]);
+            }
+        }
+        compare_compressor(&random, &plan);
+        drop_arrays();
+    }
+}
+
+/* A constant row has the norm 1, so that the results are the weights: some round to infinity, some just not. */
+static void test_compressor_rounds_to_infinity(void **unused)
+{
+    (void)unused;
+    for (test_seed = 1; test_seed <= 40; test_seed++) {
+        random_stream random = random_open(test_seed, 7);
+        dsri_compressor_plan plan = {.n_rows = 1, .ratio = 4, .dim = 128, .epsilon = 1e-30f};
+        float *kv = new_array(256 * sizeof *kv), *zeros = new_array(2048 * sizeof *zeros);
+        memset(zeros, 0, 2048 * sizeof *zeros);
+        for (size_t f = 0; f < 256; f++) {
+            kv[f] = 1.0f;
+        }
+        plan.ape = zeros;
+        plan.norm = new_large_weights(&random, plan.dim);
+        plan.rows[0].n_tokens = 1;
+        plan.rows[0].start_pos = 7;
+        plan.rows[0].kv = kv;
+        plan.rows[0].score = zeros;
+        plan.rows[0].score_state = copy_array(zeros, 2048 * sizeof *zeros);
+        plan.rows[0].kv_state = new_array(2048 * sizeof *zeros);
+        for (size_t i = 0; i < 2048; i++) {
+            plan.rows[0].kv_state[i] = 1.0f;
         }
         compare_compressor(&random, &plan);
         drop_arrays();
@@ -192,6 +252,24 @@ static void test_copy(void **unused)
 }
 
 /* ---- RoPE and fake quantisation --------------------------------------------------------------------------- */
+
+/* Every 2003rd float below the infinities, and its negative. */
+static void test_sincos(void **unused)
+{
+    (void)unused;
+    for (uint32_t bits = 0; bits < 0x7f800000u; bits += 2003) {
+        for (int negative = 0; negative < 2; negative++) {
+            const float angle = f32_from_bits(negative ? bits | 0x80000000u : bits);
+            float got[2], want[2];
+            sincos_fixed(angle, &got[0], &got[1]);
+            ref_sincos(angle, &want[0], &want[1]);
+            if (memcmp(got, want, sizeof got) != 0) {
+                fail_msg("angle %a: got %a, %a, want %a, %a", (double)angle, (double)got[0], (double)got[1],
+                         (double)want[0], (double)want[1]);
+            }
+        }
+    }
+}
 
 static void reference_rope(const dsri_rope_plan *plan, const dsri_rope_row_plan *row, uint16_t *output)
 {
@@ -340,6 +418,12 @@ static void test_rms_norm(void **unused)
             input = narrow;
         }
         plan.weight = random_one_in(&random, 3) ? NULL : new_f32(&random, any_pattern(&random), 1.0f, plan.dim);
+        if (random_one_in(&random, 4)) {
+            for (size_t i = 0; i < n && plan.input_is_f32; i++) {
+                x[i] = 1.0f;
+            }
+            plan.weight = new_large_weights(&random, plan.dim);
+        }
         for (size_t v = 0; v < plan.n_vectors; v++) {
             reference_norm(&plan, x + v * plan.dim, (char *)want + v * plan.dim * (plan.output_is_f32 ? 4 : 2));
         }
@@ -359,8 +443,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_compressor, open_memory, close_memory),
+        cmocka_unit_test_setup_teardown(test_compressor_rounds_to_infinity, open_memory, close_memory),
         cmocka_unit_test_setup_teardown(test_gather, open_memory, close_memory),
         cmocka_unit_test_setup_teardown(test_copy, open_memory, close_memory),
+        cmocka_unit_test(test_sincos),
         cmocka_unit_test_setup_teardown(test_rope, open_memory, close_memory),
         cmocka_unit_test_setup_teardown(test_fake_quant, open_memory, close_memory),
         cmocka_unit_test_setup_teardown(test_rms_norm, open_memory, close_memory),

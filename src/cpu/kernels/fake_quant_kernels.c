@@ -34,11 +34,10 @@ static vf pow2_inverse(vf x)
     return vf_from_bits(vi_sub(vi_set1(254u << 23), vf_bits(x)));
 }
 
-/* To the E4M3 grid, clamped to 448. */
+/* To the E4M3 grid; the scale sees to it that |x| <= 448. */
 static vf round_e4m3(vf x)
 {
-    const vf magnitude = vf_abs(x);
-    const vf a = vf_select_gt(magnitude, vf_set1(448.0f), vf_set1(448.0f), magnitude);
+    const vf a = vf_abs(x);
     /* Subnormals have steps of 2^-9, the last bit of floats at 2^14. */
     const vf subnormal = vf_sub(vf_add(a, vf_set1(0x1p14f)), vf_set1(0x1p14f));
     const vi tie = vi_and(vi_shr(vf_bits(a), 20), vi_set1(1));
@@ -46,15 +45,14 @@ static vf round_e4m3(vf x)
     return copy_sign(vf_select(vm_lt(a, vf_set1(0x1p-6f)), subnormal, vf_from_bits(rounded)), x);
 }
 
-/* To the grid 0, .5, 1, 1.5, 2, 3, 4, 6; ties go to the even code, larger values to 6. */
+/* To the grid 0, .5, 1, 1.5, 2, 3, 4, 6, ties to the even code; the scale sees to it that |x| rounds to 6 at most. */
 static vf round_e2m1(vf x)
 {
     const vf a = vf_abs(x);
     /* Steps of .5 below 2, of 1 below 4, of 2 above: the last bit of floats at 2^22, 2^23, 2^24. */
     const vf magic = vf_select(vm_lt(a, vf_set1(2.0f)), vf_set1(0x1p22f),
                                vf_select(vm_lt(a, vf_set1(4.0f)), vf_set1(0x1p23f), vf_set1(0x1p24f)));
-    const vf rounded = vf_sub(vf_add(a, magic), magic);
-    return copy_sign(vf_select_gt(rounded, vf_set1(6.0f), vf_set1(6.0f), rounded), x);
+    return copy_sign(vf_sub(vf_add(a, magic), magic), x);
 }
 
 /* Rounding up in the top binade can overflow: then 0. */
@@ -62,16 +60,6 @@ static vf rescale(vf grid, vf scale)
 {
     const vf y = vf_mul(grid, scale);
     return vf_select(vm_not_finite(y), vf_zero(), y);
-}
-
-static float largest_lane(vf x)
-{
-    float lanes[VF_LANES], largest = 0.0f;
-    vf_store(lanes, x);
-    for (int i = 0; i < VF_LANES; i++) {
-        largest = lanes[i] > largest ? lanes[i] : largest;
-    }
-    return largest;
 }
 
 /* Lanes are the features of one block. */
@@ -88,7 +76,7 @@ static void fp8_block(const uint16_t *input, uint16_t *output)
         memset(output, 0, FP8_BLOCK * sizeof *output);
         return;
     }
-    const vf scale = pow2_ceil(vf_div(vf_set1(largest_lane(amax)), vf_set1(448.0f)));
+    const vf scale = pow2_ceil(vf_div(vf_set1(vf_max_lane(amax)), vf_set1(448.0f)));
     const vf inverse = pow2_inverse(scale);
     for (int i = 0; i < FP8_BLOCK; i += VF_LANES) {
         const vf grid = round_e4m3(vf_mul(vf_load_bf16(input + i), inverse));
