@@ -1,8 +1,8 @@
 /* The compressor, gather, copy, RoPE, fake quantisation and RMS norm kernels against the reference, byte by byte. */
 #include "kernel_test.h"
 
-#include "cpu/kernels/sincos_fixed.h"
 #include "ops/op_plans.h"
+#include "ops/sincos_fixed.h"
 #include "reference/reference.h"
 
 #include <dsrows/ops.h>
