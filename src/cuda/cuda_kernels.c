@@ -1,6 +1,7 @@
 /* The table of CUDA kernels and their grids. */
 #include "cuda/cuda_kernel.h"
 #include "ops/op_plans.h"
+#include "ops/projection_layout.h"
 
 static uint32_t at_most(uint64_t n, uint32_t limit)
 {
@@ -49,6 +50,14 @@ static dsri_cuda_grid rms_norm_grid(const void *plan)
     return (dsri_cuda_grid){at_most(p->n_vectors, 65535), 1, 1};
 }
 
+static dsri_cuda_grid projection_grid(const void *plan)
+{
+    const dsri_projection_plan *p = plan;
+    return (dsri_cuda_grid){p->n_groups * (uint32_t)dsri_panels(p->n_outputs), (p->n_rows + 7) / 8, 1};
+}
+
+/* Of projection.cu: 8 segments of 8 rows of 512 BF16 inputs, and their sums. */
+enum { PROJECTION_SHARED_BYTES = 8 * 8 * 512 * 2 + 8 * 8 * 32 * 4 };
 enum { RMS_NORM_SHARED_BYTES = 16384 * 4 };
 
 static const dsri_cuda_kernel kernels[] = {
@@ -73,6 +82,12 @@ static const dsri_cuda_kernel kernels[] = {
                    .block_x = 256,
                    .shared_bytes = RMS_NORM_SHARED_BYTES,
                    .grid = rms_norm_grid}}},
+    {.op = DSRI_OP_PROJECTION,
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_projection_bf16__cuda",
+                   .block_x = 256,
+                   .shared_bytes = PROJECTION_SHARED_BYTES,
+                   .grid = projection_grid}}},
 };
 
 const dsri_cuda_kernel *dsri_cuda_kernel_at(uint32_t index)

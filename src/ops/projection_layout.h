@@ -9,33 +9,39 @@
 
 #include <stdint.h>
 
+#if defined(__CUDACC__)
+#define DSRI_LAYOUT_CODE static __host__ __device__ inline
+#else
+#define DSRI_LAYOUT_CODE static inline
+#endif
+
 enum { DSRI_PANEL_OUTPUTS = 32, DSRI_FP8_BLOCK = 128, DSRI_SEGMENT_INPUTS = 512 };
 
-static inline uint64_t dsri_panels(uint64_t n_outputs)
+DSRI_LAYOUT_CODE uint64_t dsri_panels(uint64_t n_outputs)
 {
     return (n_outputs + DSRI_PANEL_OUTPUTS - 1) / DSRI_PANEL_OUTPUTS;
 }
 
 /* Words of the first n_inputs of a panel; n_inputs is a multiple of 16, and of 128 if more follow. */
-static inline uint64_t dsri_bf16_panel_words(uint64_t n_inputs)
+DSRI_LAYOUT_CODE uint64_t dsri_bf16_panel_words(uint64_t n_inputs)
 {
     return n_inputs / 2 * DSRI_PANEL_OUTPUTS;
 }
 
-static inline uint64_t dsri_fp8_panel_words(uint64_t n_inputs)
+DSRI_LAYOUT_CODE uint64_t dsri_fp8_panel_words(uint64_t n_inputs)
 {
     const uint64_t n_blocks = (n_inputs + DSRI_FP8_BLOCK - 1) / DSRI_FP8_BLOCK;
     return (n_blocks + n_inputs / 4) * DSRI_PANEL_OUTPUTS;
 }
 
 /* 1 in the top bit of every byte of four E4M3 codes that is a NaN. */
-static inline uint32_t dsri_e4m3_nans(uint32_t codes)
+DSRI_LAYOUT_CODE uint32_t dsri_e4m3_nans(uint32_t codes)
 {
     return ((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
 }
 
 /* Bits of the F32 value of an E8M0 scale: 2^(code - 127), and 255 is a NaN. */
-static inline uint32_t dsri_e8m0_bits(uint8_t code)
+DSRI_LAYOUT_CODE uint32_t dsri_e8m0_bits(uint8_t code)
 {
     return code == 255 ? 0x7fc00000u : code == 0 ? 0x00400000u : (uint32_t)code << 23;
 }
