@@ -37,7 +37,7 @@ static void node_params(const dsri_cuda_encoder *encoder, const dsri_command *co
     params->block[0] = l->block_x;
     params->block[1] = 1;
     params->block[2] = 1;
-    params->shared_bytes = l->shared_bytes;
+    params->shared_bytes = l->shared_of != NULL ? l->shared_of(command->plan) : l->shared_bytes;
     params->arguments = arguments->pointers;
 }
 

@@ -17,8 +17,9 @@ typedef struct dsri_cuda_grid {
 typedef struct dsri_cuda_launch {
     const char *entry; /* name of the __global__ function, and of the kernel in listings */
     uint32_t block_x;
-    uint32_t shared_bytes;         /* dynamic */
-    uint32_t non_portable_cluster; /* 1: compiled for clusters of more than 8 blocks */
+    uint32_t shared_bytes;                   /* dynamic shared memory, at most */
+    uint32_t (*shared_of)(const void *plan); /* null: shared_bytes */
+    uint32_t non_portable_cluster;           /* 1: compiled for clusters of more than 8 blocks */
     dsri_cuda_grid (*grid)(const void *plan);
 } dsri_cuda_launch;
 

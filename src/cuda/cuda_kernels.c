@@ -56,11 +56,69 @@ static dsri_cuda_grid projection_grid(const void *plan)
     return (dsri_cuda_grid){p->n_groups * (uint32_t)dsri_panels(p->n_outputs), (p->n_rows + 7) / 8, 1};
 }
 
+static uint32_t most_scores(const dsri_indexer_plan *p)
+{
+    uint64_t most = 1;
+    for (uint32_t r = 0; r < p->n_rows; r++) {
+        const dsri_indexer_row_plan *row = &p->rows[r];
+        const uint64_t n = row->scores ? row->kv_len : ((uint64_t)row->start_pos + row->n_queries) / row->ratio;
+        most = n > most ? n : most;
+    }
+    return (uint32_t)most;
+}
+
+/* Keys of a block of indexer_scores.cu. */
+static uint32_t score_block_keys(const dsri_indexer_plan *p)
+{
+    return p->n_heads == 32 ? 256 : 128;
+}
+
+static dsri_cuda_grid scores_grid(const void *plan)
+{
+    const dsri_indexer_plan *p = plan;
+    return (dsri_cuda_grid){(most_scores(p) + score_block_keys(p) - 1) / score_block_keys(p), p->n_queries, 1};
+}
+
+/* q and keys as F32, and the partial sums of a second head warp. */
+static uint32_t scores_shared(const void *plan)
+{
+    const dsri_indexer_plan *p = plan;
+    const uint32_t heads = p->n_heads == 32 ? 32 : 64;
+    return 128 * 4 * (heads + score_block_keys(p)) + 4 * 32 * 8 * 4;
+}
+
+static dsri_cuda_grid select_grid(const void *plan)
+{
+    const dsri_indexer_plan *p = plan;
+    return (dsri_cuda_grid){p->n_queries, 1, 1};
+}
+
+/* The histograms of indexer_common.cuh. */
+static uint64_t histogram_bytes(const void *plan)
+{
+    const dsri_indexer_plan *p = plan;
+    return (uint64_t)p->n_queries * 4096 * 4;
+}
+
+enum { SCORES_SHARED_BYTES = 128 * 4 * (32 + 256) + 4 * 32 * 8 * 4, SELECT_SHARED_BYTES = 4096 * 8 + 4096 * 4 + 256 };
+
 /* Of projection.cu: 8 segments of 8 rows of 512 BF16 inputs, and their sums. */
 enum { PROJECTION_SHARED_BYTES = 8 * 8 * 512 * 2 + 8 * 8 * 32 * 4 };
 enum { RMS_NORM_SHARED_BYTES = 16384 * 4 };
 
 static const dsri_cuda_kernel kernels[] = {
+    {.op = DSRI_OP_INDEXER,
+     .n_launches = 2,
+     .launches = {{.entry = "dsr_indexer_scores_bf16__cuda",
+                   .block_x = 256,
+                   .shared_bytes = SCORES_SHARED_BYTES,
+                   .shared_of = scores_shared,
+                   .grid = scores_grid},
+                  {.entry = "dsr_indexer_select_f32__cuda",
+                   .block_x = 1024,
+                   .shared_bytes = SELECT_SHARED_BYTES,
+                   .grid = select_grid}},
+     .zeroed_bytes = histogram_bytes},
     {.op = DSRI_OP_COMPRESSOR,
      .n_launches = 1,
      .launches = {{.entry = "dsr_compressor_f32__cuda", .block_x = 512, .grid = compressor_grid}}},

@@ -20,17 +20,17 @@ typedef struct dsri_attention_region {
     size_t size_bytes;   /* a multiple of 64 */
 } dsri_attention_region;
 
-static inline size_t dsri_align64(size_t n)
+DSRI_LAYOUT_CODE size_t dsri_align64(size_t n)
 {
     return (n + 63) & ~(size_t)63;
 }
 
-static inline uint64_t dsri_attention_chunks(uint64_t width)
+DSRI_LAYOUT_CODE uint64_t dsri_attention_chunks(uint64_t width)
 {
     return (width + DSRI_CHUNK_SLOTS - 1) / DSRI_CHUNK_SLOTS;
 }
 
-static inline dsri_attention_region dsri_attention_region_of(uint64_t width, uint32_t n_heads)
+DSRI_LAYOUT_CODE dsri_attention_region dsri_attention_region_of(uint64_t width, uint32_t n_heads)
 {
     const size_t n_chunks = (size_t)dsri_attention_chunks(width);
     const size_t head_bytes = n_heads * sizeof(float);

@@ -15,7 +15,7 @@ typedef struct dsri_indexer_region {
 } dsri_indexer_region;
 
 /* n_causal: keys that the row's last query sees (the longest list of the row's queries). */
-static inline dsri_indexer_region dsri_indexer_region_of(uint64_t n_causal, uint32_t n_heads, uint32_t top_k)
+DSRI_LAYOUT_CODE dsri_indexer_region dsri_indexer_region_of(uint64_t n_causal, uint32_t n_heads, uint32_t top_k)
 {
     dsri_indexer_region r;
     (void)top_k;

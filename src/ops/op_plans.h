@@ -5,6 +5,13 @@
 
 #include <stdint.h>
 
+/* Layout arithmetic that device code runs too. */
+#if defined(__CUDACC__)
+#define DSRI_LAYOUT_CODE static __host__ __device__ inline
+#else
+#define DSRI_LAYOUT_CODE static inline
+#endif
+
 enum { DSRI_MAX_ROWS = 64, DSRI_HEAD_DIM = 512, DSRI_INDEX_DIM = 128, DSRI_CHUNK_SLOTS = 64, DSRI_MAX_ROPE_PAIRS = 64 };
 
 typedef struct dsri_attention_row_plan {

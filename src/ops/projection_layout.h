@@ -7,13 +7,9 @@
 #ifndef DSRI_PROJECTION_LAYOUT_H
 #define DSRI_PROJECTION_LAYOUT_H
 
-#include <stdint.h>
+#include "ops/op_plans.h"
 
-#if defined(__CUDACC__)
-#define DSRI_LAYOUT_CODE static __host__ __device__ inline
-#else
-#define DSRI_LAYOUT_CODE static inline
-#endif
+#include <stdint.h>
 
 enum { DSRI_PANEL_OUTPUTS = 32, DSRI_FP8_BLOCK = 128, DSRI_SEGMENT_INPUTS = 512 };
 
