@@ -64,8 +64,10 @@ static void print_requests(const replay_result *result)
 
 static void print_compressors(const replay_result *result)
 {
-    printf("\ncompressor    rows    tokens  groups  largest error  in BF16 units  BF16 steps  joint = alone\n");
-    for (size_t i = 0; i < REPLAY_N_COMPRESSORS; i++) {
+    if (result->n_compressors != 0) {
+        printf("\ncompressor    rows    tokens  groups  largest error  in BF16 units  BF16 steps  joint = alone\n");
+    }
+    for (uint32_t i = 0; i < result->n_compressors; i++) {
         const replay_compressor *c = &result->compressors[i];
         printf("ratio %3u, %3u %4u %4u..%-4u %6u  %13.1e  %13.2f  %10u  %13s%s\n", (unsigned)c->ratio, (unsigned)c->dim,
                (unsigned)c->n_rows, (unsigned)c->shortest, (unsigned)c->longest, (unsigned)c->n_groups,
@@ -140,7 +142,7 @@ static void print_json(const replay_options *o, const session *s, const replay_r
     for (uint32_t i = 0; i < result->n_requests; i++) {
         json_array_append_new(requests, request_json(&result->requests[i]));
     }
-    for (size_t i = 0; i < REPLAY_N_COMPRESSORS; i++) {
+    for (uint32_t i = 0; i < result->n_compressors; i++) {
         json_array_append_new(compressors, compressor_json(&result->compressors[i]));
     }
     cli_print_json(json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:s, s:b}", "file", o->path, "backend",
@@ -158,7 +160,7 @@ static int all_passed(const replay_result *result)
     for (uint32_t i = 0; i < result->n_requests; i++) {
         passed = passed && replay_request_passed(&result->requests[i]);
     }
-    for (size_t i = 0; i < REPLAY_N_COMPRESSORS; i++) {
+    for (uint32_t i = 0; i < result->n_compressors; i++) {
         passed = passed && replay_compressor_passed(&result->compressors[i]);
     }
     return passed;

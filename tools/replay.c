@@ -282,6 +282,19 @@ static const st_tensor *compressor_tensor(case_file *c, uint32_t ratio, uint32_t
     return case_tensor(c, full_name, shape);
 }
 
+/* Whether the file has anything of a compressor shape: a record of few requests has none. */
+static int is_recorded(const case_file *c, uint32_t ratio, uint32_t dim)
+{
+    char prefix[64];
+    const int length = snprintf(prefix, sizeof prefix, "compressor.r%ud%u.", (unsigned)ratio, (unsigned)dim);
+    for (size_t i = 0; i < st_n_tensors(c->file); i++) {
+        if (strncmp(st_tensor_at(c->file, i)->name, prefix, (size_t)length) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* The norm's epsilon in the recorded configuration; the published models' where there is none. */
 static float recorded_epsilon(const case_file *c)
 {
@@ -396,9 +409,12 @@ void replay_all(case_file *c, session *s, replay_result *result)
         replay_requests(c, s, o, result, &digest);
     }
     for (size_t i = 0; i < REPLAY_N_COMPRESSORS; i++) {
-        result->compressors[i].ratio = shapes[i].ratio;
-        result->compressors[i].dim = shapes[i].dim;
-        replay_compressor_shape(c, s, c->n_rows, &result->compressors[i], &digest);
+        if (is_recorded(c, shapes[i].ratio, shapes[i].dim)) {
+            replay_compressor *compressor = &result->compressors[result->n_compressors++];
+            compressor->ratio = shapes[i].ratio;
+            compressor->dim = shapes[i].dim;
+            replay_compressor_shape(c, s, c->n_rows, compressor, &digest);
+        }
         cli_progress("compressors", i + 1, REPLAY_N_COMPRESSORS);
     }
     cli_progress_end();

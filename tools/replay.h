@@ -49,6 +49,7 @@ typedef struct replay_result {
     uint32_t n_heads;
     uint32_t n_index_heads;
     uint32_t n_requests;
+    uint32_t n_compressors;
     replay_request requests[DSR_MAX_ROWS];
     replay_compressor compressors[REPLAY_N_COMPRESSORS];
     char digest[65]; /* SHA-256 over all joint results */
