@@ -102,11 +102,47 @@ static uint64_t histogram_bytes(const void *plan)
 
 enum { SCORES_SHARED_BYTES = 128 * 4 * (32 + 256) + 4 * 32 * 8 * 4, SELECT_SHARED_BYTES = 4096 * 8 + 4096 * 4 + 256 };
 
+static dsri_cuda_grid logits_grid(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    uint32_t widest = 1;
+    for (uint32_t r = 0; r < p->n_rows; r++)
+        widest = p->rows[r].width > widest ? p->rows[r].width : widest;
+    return (dsri_cuda_grid){(widest + 31) / 32, p->n_heads / 32, p->n_queries};
+}
+
+static dsri_cuda_grid values_grid(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return (dsri_cuda_grid){DSRI_HEAD_DIM / 64, p->n_heads / 16, p->n_queries};
+}
+
+/* The flags of attention_common.cuh. */
+static uint64_t attention_flag_bytes(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return (uint64_t)p->n_queries * 1024;
+}
+
+#define ATTENTION_LAUNCHES                                                                                             \
+    {                                                                                                                  \
+        {.entry = "dsr_attention_logits_bf16__cuda", .block_x = 128, .grid = logits_grid},                             \
+            {.entry = "dsr_attention_values_bf16__cuda", .block_x = 160, .grid = values_grid},                         \
+    }
+
 /* Of projection.cu: 8 segments of 8 rows of 512 BF16 inputs, and their sums. */
 enum { PROJECTION_SHARED_BYTES = 8 * 8 * 512 * 2 + 8 * 8 * 32 * 4 };
 enum { RMS_NORM_SHARED_BYTES = 16384 * 4 };
 
 static const dsri_cuda_kernel kernels[] = {
+    {.op = DSRI_OP_SPARSE_ATTENTION,
+     .n_launches = 2,
+     .launches = ATTENTION_LAUNCHES,
+     .zeroed_bytes = attention_flag_bytes},
+    {.op = DSRI_OP_FLASH_ATTENTION,
+     .n_launches = 2,
+     .launches = ATTENTION_LAUNCHES,
+     .zeroed_bytes = attention_flag_bytes},
     {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
      .launches = {{.entry = "dsr_indexer_scores_bf16__cuda",

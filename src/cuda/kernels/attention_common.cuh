@@ -1,0 +1,50 @@
+/* What the attention kernels share: where a query's operands lie, and the flags that zero heads. */
+#ifndef DSRI_ATTENTION_COMMON_CUH
+#define DSRI_ATTENTION_COMMON_CUH
+
+#include "cuda/kernels/scalar.cuh"
+#include "ops/attention_workspace.h"
+
+/* Zero when a command starts, and left so. */
+struct attention_flags {
+    uint32_t is_bad; /* a bad index or a KV row that is not finite: every head is zero */
+    uint32_t n_done; /* blocks of the last launch that are through with the query */
+    uint32_t is_bad_head[254];
+};
+
+struct attention_query {
+    const uint16_t *kv;
+    uint64_t kv_len;
+    uint64_t kv_row_stride;
+    const int32_t *indices;
+    uint32_t width;
+    const uint16_t *q;
+    uint16_t *output;
+    float *logits; /* [width][n_heads] */
+    attention_flags *flags;
+};
+
+/* The query numbered `query` through all rows. */
+static __device__ __forceinline__ attention_query find_query(const dsri_attention_plan &plan, uint32_t query,
+                                                             uint8_t *zeroed)
+{
+    uint32_t r = 0;
+    while (r + 1 < plan.n_rows && plan.rows[r + 1].first_query <= query)
+        r++;
+    const dsri_attention_row_plan &row = plan.rows[r];
+    const uint64_t i = query - row.first_query;
+    const dsri_attention_region region = dsri_attention_region_of(row.width, plan.n_heads);
+    attention_query at;
+    at.kv = row.kv;
+    at.kv_len = row.kv_len;
+    at.kv_row_stride = row.kv_row_stride;
+    at.indices = row.indices + i * row.index_stride;
+    at.width = row.width;
+    at.q = row.q + i * plan.n_heads * DSRI_HEAD_DIM;
+    at.output = row.output + i * plan.n_heads * DSRI_HEAD_DIM;
+    at.logits = reinterpret_cast<float *>(row.workspace + i * region.size_bytes + region.weights);
+    at.flags = reinterpret_cast<attention_flags *>(zeroed) + query;
+    return at;
+}
+
+#endif
