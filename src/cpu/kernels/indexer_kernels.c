@@ -1,8 +1,8 @@
-/* Lightning indexer: pack the queries, score tiles of keys, select.
+/* Lightning indexer: pack the queries, score the keys, select.
  *
- * Lanes are heads. Keys are widened in blocks that stay in the cache while the panels of the packed query pass; the
- * inner loop keeps the products of one panel with TILE_KEYS keys in registers. The sum over heads starts with heads in
- * different vectors, and ends across lanes for VF_LANES keys at once. */
+ * Lanes are heads. The inner loop keeps the products of one panel of the packed query with TILE_KEYS keys in registers,
+ * while it widens keys that later tiles take. The panels pass a block of keys in turn. The sum over heads starts with
+ * heads in different vectors, and ends across lanes for VF_LANES keys at once. */
 #include "cpu/kernels/top_k.h"
 #include "ops/op_plans.h"
 
@@ -13,7 +13,8 @@ enum {
     TASK_KEYS = 4 * BLOCK_KEYS,
     HALF_DIM = DSRI_INDEX_DIM / 2,
     MAX_HEADS = 128,
-    /* Keys widened during one tile. A block is 8 tiles of 64 heads with AVX-512, 32 with AVX2 and NEON. */
+    RING_KEYS = 2 * BLOCK_KEYS,
+    /* Keys widened during one tile, of which a block has 8 for 64 heads with AVX-512, 32 with AVX2 and NEON. */
     WIDEN_KEYS = DSRI_VEC == DSRI_VEC_avx512 ? 8 : 2,
     WIDEN_FEATURES = 2 * WIDEN_KEYS /* at each of the HALF_DIM steps of a tile */
 };
@@ -21,8 +22,8 @@ enum {
 enum { PHASE_PACK, PHASE_SCORE, PHASE_SELECT, N_PHASES };
 
 typedef struct score_scratch {
-    float keys[2][BLOCK_KEYS * DSRI_INDEX_DIM]; /* a block widened, and the next one on its way */
-    float sums[BLOCK_KEYS * MAX_HEADS / 2];     /* [panel][key][lane] */
+    float keys[RING_KEYS * DSRI_INDEX_DIM]; /* widened: [key modulo RING_KEYS][even features, then odd ones] */
+    float sums[BLOCK_KEYS * MAX_HEADS / 2]; /* [panel][key][lane] */
     float scores[BLOCK_KEYS];
     float maxima[BLOCK_KEYS / DSRI_SCORE_BLOCK];
 } score_scratch;
@@ -69,18 +70,27 @@ static uint64_t row_scores(const dsri_indexer_row_plan *row)
     return row->scores ? row->kv_len : causal_keys(row, row->n_queries - 1);
 }
 
-/* Keys of a score task: few enough for many threads, more where 64 tasks are reached, and as many as it takes for the
- * tasks of 64 such rows to stay below 2^32. */
-static uint64_t task_keys(const dsri_indexer_row_plan *row)
+/* A score task is TASK_KEYS << task_shift() keys: few enough for many threads, more in a long row, and as many as it
+ * takes for the tasks of 64 such rows to stay below 2^32. */
+static unsigned task_shift(const dsri_indexer_row_plan *row)
 {
-    const uint64_t n = row_scores(row) / TASK_KEYS, max_tasks = (UINT64_C(1) << 25) / row->n_queries + 1;
-    const uint64_t for_threads = n / 64 < 4 ? n / 64 : 4, for_count = n / max_tasks + 1;
-    return TASK_KEYS * (for_threads > for_count ? for_threads : for_count);
+    const uint64_t n = row_scores(row) / TASK_KEYS;
+    unsigned shift = 0;
+    while (shift < 2 && n >> shift >= 128) {
+        shift++;
+    }
+    while (n * row->n_queries >> shift > UINT64_C(1) << 25) {
+        shift++;
+    }
+    return shift;
 }
 
 static uint64_t query_tasks(const dsri_indexer_row_plan *row, uint32_t phase)
 {
-    return phase == PHASE_SCORE ? (row_scores(row) + task_keys(row) - 1) / task_keys(row) : 1;
+    return phase == PHASE_SCORE
+               ? ((row_scores(row) + TASK_KEYS - 1) / TASK_KEYS + (UINT64_C(1) << task_shift(row)) - 1) >>
+                     task_shift(row)
+               : 1;
 }
 
 static uint32_t n_tasks(const void *plan, uint32_t phase)
@@ -106,28 +116,23 @@ static inline uint32_t panel_heads(uint32_t n_heads)
     return panel_vectors(n_heads) * VF_LANES;
 }
 
-/* Panel p takes every n-th vector from p on, n panels in all: its own sum is then the first steps of the halving over
- * heads. */
-static float *packed_vector(const query *x, uint32_t n_heads, uint32_t vector, uint32_t feature)
-{
-    const uint32_t n_panels = n_heads / panel_heads(n_heads);
-    return x->packed_q + ((size_t)(vector % n_panels) * DSRI_INDEX_DIM + feature) * panel_heads(n_heads) +
-           vector / n_panels * VF_LANES;
-}
-
+/* Panel p takes every n-th vector of heads from p on, n panels in all: its own sum is then the first steps of the
+ * halving over heads. */
 static void pack_query(const query *x, uint32_t n_heads)
 {
+    const uint32_t width = panel_heads(n_heads), n_panels = n_heads / width;
     for (uint32_t v = 0; v < n_heads / VF_LANES; v++) {
         const uint16_t *q = x->q + (size_t)v * VF_LANES * DSRI_INDEX_DIM;
+        float *packed = x->packed_q + (size_t)(v % n_panels) * DSRI_INDEX_DIM * width + v / n_panels * VF_LANES;
         for (uint32_t f = 0; f < DSRI_INDEX_DIM; f += 2 * VF_LANES) {
             vi pairs[VF_LANES];
             for (int i = 0; i < VF_LANES; i++) {
                 pairs[i] = vi_load((const void *)(q + i * DSRI_INDEX_DIM + f));
             }
             vi_transpose(pairs);
-            for (uint32_t i = 0; i < VF_LANES; i++) {
-                vi_store((void *)packed_vector(x, n_heads, v, f + 2 * i), vi_shl(pairs[i], 16));
-                vi_store((void *)packed_vector(x, n_heads, v, f + 2 * i + 1), vi_and(pairs[i], vi_set1(0xffff0000u)));
+            for (uint32_t i = 0; i < VF_LANES; i++, packed += 2 * width) {
+                vi_store((void *)packed, vi_shl(pairs[i], 16));
+                vi_store((void *)(packed + width), vi_and(pairs[i], vi_set1(0xffff0000u)));
             }
         }
     }
@@ -135,26 +140,50 @@ static void pack_query(const query *x, uint32_t n_heads)
 
 /* ---- scores ------------------------------------------------------------------------------------------------- */
 
-/* Keys on their way into a block: the next one to widen, where to, and how many are left. */
+/* Keys on their way into the ring of widened ones. */
 typedef struct key_stream {
-    const uint16_t *from;
+    const uint16_t *keys; /* key 0 of the row */
     uint64_t stride;
-    uint64_t ahead; /* elements from a key to one that will be wanted later; 0 if there is none */
-    float *to;      /* [key][even features, then odd ones] */
-    uint32_t n_left;
+    uint64_t next; /* the next key to widen, a multiple of WIDEN_KEYS */
+    uint64_t end;
+    float *ring;
 } key_stream;
 
-static void widen_all(key_stream *stream)
+/* Up to WIDEN_KEYS keys to widen. */
+typedef struct widening {
+    const uint16_t *from;
+    uint64_t stride;
+    uint64_t ahead; /* elements from a key to the one to prefetch with it */
+    float *to;
+} widening;
+
+static float *wide_key(const key_stream *s, uint64_t t)
 {
-    for (; stream->n_left > 0; stream->n_left--) {
-        for (int f = 0; f < HALF_DIM; f += VF_LANES) {
-            vf even, odd;
-            vf_load_bf16_pairs(stream->from + 2 * f, &even, &odd);
-            vf_store(stream->to + f, even);
-            vf_store(stream->to + HALF_DIM + f, odd);
+    return s->ring + t % RING_KEYS * DSRI_INDEX_DIM;
+}
+
+static widening next_widening(const key_stream *s)
+{
+    const int more = s->end - s->next >= BLOCK_KEYS + WIDEN_KEYS;
+    return (widening){s->keys + s->next * s->stride, s->stride, more ? BLOCK_KEYS * s->stride : 0,
+                      wide_key(s, s->next)};
+}
+
+/* Sees to it that all keys before `end` are widened. */
+static void widen_until(key_stream *s, uint64_t end)
+{
+    while (s->next < end) {
+        widening w = next_widening(s);
+        for (int i = 0; i < WIDEN_KEYS && s->next < s->end; i++, s->next++) {
+            for (int f = 0; f < HALF_DIM; f += VF_LANES) {
+                vf even, odd;
+                vf_load_bf16_pairs(w.from + 2 * f, &even, &odd);
+                vf_store(w.to + f, even);
+                vf_store(w.to + HALF_DIM + f, odd);
+            }
+            w.from += w.stride;
+            w.to += DSRI_INDEX_DIM;
         }
-        stream->from += stream->stride;
-        stream->to += DSRI_INDEX_DIM;
     }
 }
 
@@ -173,22 +202,13 @@ static inline void widen_some(const uint16_t *from, float *to)
     }
 }
 
-/* dot > 0 ? dot : +0, and NaN where dot is not finite. */
-static inline vf relu(vf dot)
-{
-    return vf_max(dot, vf_sub(dot, dot));
-}
-
 /* sums [TILE_KEYS][lane]: weight * relu(dot) of every head of the panel, added over its vectors by halving. weights:
- * those of the first vector, the next ones weight_step on. Meanwhile widens WIDEN_KEYS of the stream, unless it is
- * null. */
+ * those of the first vector, the next ones weight_step on. Meanwhile widens WIDEN_KEYS keys, unless `next` is null. */
 static inline __attribute__((always_inline)) void score_tile(int n_vectors, const float *keys, const float *panel,
                                                              const float *weights, uint32_t weight_step, float *sums,
-                                                             const key_stream *stream)
+                                                             const widening *next)
 {
-    const uint16_t *from = stream ? stream->from : NULL;
-    float *to = stream ? stream->to : NULL;
-    const uint64_t stride = stream ? stream->stride : 0, ahead = stream ? stream->ahead : 0;
+    widening w = next ? *next : (widening){NULL, 0, 0, NULL};
     vf dots[TILE_KEYS][4], x[4];
     VEC_UNROLL
     for (int j = 0; j < TILE_KEYS; j++) {
@@ -199,9 +219,9 @@ static inline __attribute__((always_inline)) void score_tile(int n_vectors, cons
     }
     for (int i = 0; i < WIDEN_KEYS; i++) {
         for (int f = 0; f < HALF_DIM / WIDEN_KEYS; f++, keys++) {
-            if (stream) {
-                vec_prefetch(from + ahead + f * WIDEN_FEATURES);
-                widen_some(from + f * WIDEN_FEATURES, to + f * WIDEN_FEATURES / 2);
+            if (next) {
+                vec_prefetch(w.from + w.ahead + f * WIDEN_FEATURES);
+                widen_some(w.from + f * WIDEN_FEATURES, w.to + f * WIDEN_FEATURES / 2);
             }
             VEC_UNROLL
             for (int odd = 0; odd < 2; odd++, panel += n_vectors * VF_LANES) {
@@ -219,10 +239,8 @@ static inline __attribute__((always_inline)) void score_tile(int n_vectors, cons
                 }
             }
         }
-        if (stream) {
-            from += stride;
-            to += DSRI_INDEX_DIM;
-        }
+        w.from += w.stride;
+        w.to += DSRI_INDEX_DIM;
     }
     VEC_UNROLL
     for (int v = 0; v < n_vectors; v++) {
@@ -232,7 +250,7 @@ static inline __attribute__((always_inline)) void score_tile(int n_vectors, cons
     for (int j = 0; j < TILE_KEYS; j++) {
         VEC_UNROLL
         for (int v = 0; v < n_vectors; v++) {
-            dots[j][v] = vf_mul(relu(dots[j][v]), x[v]);
+            dots[j][v] = vf_mul(vf_relu(dots[j][v]), x[v]);
         }
         vf sum = vf_add(dots[j][0], dots[j][n_vectors / 2]);
         if (n_vectors == 4) {
@@ -243,40 +261,37 @@ static inline __attribute__((always_inline)) void score_tile(int n_vectors, cons
 }
 
 /* Not inlined: a value that a compiler keeps in a register around the loop over features is one that the loop lacks. */
-#define SCORE_TILE(name, n_vectors, stream)                                                                            \
+#define SCORE_TILE(name, n_vectors, ...)                                                                               \
     static __attribute__((noinline)) void name(const float *keys, const float *panel, const float *weights,            \
-                                               uint32_t weight_step, float *sums, const key_stream *next)              \
+                                               uint32_t weight_step, float *sums, const widening *next)                \
     {                                                                                                                  \
         (void)next;                                                                                                    \
-        score_tile(n_vectors, keys, panel, weights, weight_step, sums, stream);                                        \
+        score_tile(n_vectors, keys, panel, weights, weight_step, sums, __VA_ARGS__);                                   \
     }
 SCORE_TILE(score_tile_2, 2, NULL)
 SCORE_TILE(score_tile_2_widening, 2, next)
 SCORE_TILE(score_tile_max, MAX_PANEL_VECTORS, NULL)
 SCORE_TILE(score_tile_max_widening, MAX_PANEL_VECTORS, next)
 
-/* Fills sums for n keys, at most BLOCK_KEYS, and widens the stream meanwhile. */
-static void score_panels(const query *x, uint32_t n_heads, const float *keys, uint32_t n, key_stream *stream,
-                         float *sums)
+/* Fills sums for the keys first..first + n - 1, at most BLOCK_KEYS, and widens the keys after them meanwhile. */
+static void score_panels(const query *x, uint32_t n_heads, uint64_t first, uint32_t n, key_stream *s, float *sums)
 {
     const int narrow = panel_vectors(n_heads) < MAX_PANEL_VECTORS;
     const uint32_t panel_size = DSRI_INDEX_DIM * panel_heads(n_heads), n_panels = n_heads / panel_heads(n_heads);
+    const uint64_t widen_end = s->end < first + RING_KEYS ? s->end : first + RING_KEYS;
     for (uint32_t p = 0; p < n_panels; p++) {
         const float *panel = x->packed_q + (size_t)p * panel_size, *weights = x->weights + p * VF_LANES;
         for (uint32_t t = 0; t < n; t += TILE_KEYS) {
-            const int widen = stream->n_left >= WIDEN_KEYS;
+            widen_until(s, first + (n - t < TILE_KEYS ? n : t + TILE_KEYS));
+            const int widen = widen_end - s->next >= WIDEN_KEYS;
+            const widening next = next_widening(s);
             (narrow  ? widen ? score_tile_2_widening : score_tile_2
              : widen ? score_tile_max_widening
-                     : score_tile_max)(keys + t * DSRI_INDEX_DIM, panel, weights, n_panels * VF_LANES,
-                                       sums + (p * BLOCK_KEYS + t) * VF_LANES, stream);
-            if (widen) {
-                stream->from += WIDEN_KEYS * stream->stride;
-                stream->to += WIDEN_KEYS * DSRI_INDEX_DIM;
-                stream->n_left -= WIDEN_KEYS;
-            }
+                     : score_tile_max)(wide_key(s, first + t), panel, weights, n_panels * VF_LANES,
+                                       sums + (p * BLOCK_KEYS + t) * VF_LANES, &next);
+            s->next += widen ? WIDEN_KEYS : 0;
         }
     }
-    widen_all(stream);
 }
 
 /* Scores of the n keys of a block and the maxima of 16, from the sums per panel. */
@@ -308,43 +323,23 @@ static void finish_block(score_scratch *s, uint32_t n_panels, uint32_t n)
     }
 }
 
-/* The block of keys from `first` on: at most BLOCK_KEYS, fewer or none at the end. */
-static key_stream key_block(const dsri_indexer_row_plan *row, uint64_t first, uint64_t end, float *to)
-{
-    const uint64_t left = first < end ? end - first : 0;
-    key_stream stream;
-    stream.from = left ? row->keys + first * row->key_row_stride : NULL;
-    stream.stride = row->key_row_stride;
-    stream.ahead = left >= 2 * BLOCK_KEYS ? BLOCK_KEYS * row->key_row_stride : 0;
-    stream.to = to;
-    stream.n_left = left < BLOCK_KEYS ? (uint32_t)left : BLOCK_KEYS;
-    return stream;
-}
-
 /* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of BLOCK_KEYS. */
 static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, uint64_t first, uint64_t end,
                        score_scratch *s)
 {
     const uint64_t end_causal = end < x->n_causal ? end : x->n_causal;
-    float *keys = s->keys[0], *next_keys = s->keys[1];
-    key_stream stream = key_block(row, first, end_causal, keys);
-    widen_all(&stream);
-
+    key_stream stream = {row->keys, row->key_row_stride, first, end_causal, s->keys};
     while (first < end_causal) {
-        const uint64_t left = end_causal - first;
-        const uint32_t n = left < BLOCK_KEYS ? (uint32_t)left : BLOCK_KEYS;
+        const uint32_t n = end_causal - first < BLOCK_KEYS ? (uint32_t)(end_causal - first) : BLOCK_KEYS;
         /* What the last tile lacks is 0: whatever else the scratch holds could be slow to multiply. */
-        memset(keys + n * DSRI_INDEX_DIM, 0, (BLOCK_KEYS - n) % TILE_KEYS * DSRI_INDEX_DIM * sizeof(float));
-        stream = key_block(row, first + BLOCK_KEYS, end_causal, next_keys);
-        score_panels(x, n_heads, keys, n, &stream, s->sums);
+        memset(wide_key(&stream, first) + n * DSRI_INDEX_DIM, 0,
+               (BLOCK_KEYS - n) % TILE_KEYS * DSRI_INDEX_DIM * sizeof(float));
+        score_panels(x, n_heads, first, n, &stream, s->sums);
         finish_block(s, n_heads / panel_heads(n_heads), n);
         memcpy(x->scores + first, s->scores, n * sizeof(float));
         memcpy(x->block_maxima + first / DSRI_SCORE_BLOCK, s->maxima,
                (n + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK * sizeof(float));
         first += n;
-        float *const scored = keys;
-        keys = next_keys;
-        next_keys = scored;
     }
     for (; first < end; first++) {
         x->scores[first] = -INFINITY;
@@ -368,7 +363,7 @@ static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
     if (phase == PHASE_PACK) {
         pack_query(&x, p->n_heads);
     } else if (phase == PHASE_SCORE) {
-        const uint64_t first = left % tasks * task_keys(row), end = first + task_keys(row);
+        const uint64_t n = (uint64_t)TASK_KEYS << task_shift(row), first = left % tasks * n, end = first + n;
         score_keys(row, &x, p->n_heads, first, end < row_scores(row) ? end : row_scores(row), scratch);
     } else {
         select_top_k(x.scores, x.n_causal, x.block_maxima, x.n_blocks, p->top_k, row->offset,

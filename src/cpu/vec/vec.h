@@ -9,6 +9,7 @@
  *   vf_load vf_store vf_set1 vf_zero             vf_add vf_sub vf_mul vf_div vf_sqrt
  *   vf_fma(a, b, c)          a * b + c, rounded once
  *   vf_max(a, b)             a > b ? a : b
+ *   vf_relu(x)               x > 0 ? x : +0, but NaN where x is not finite
  *   vf_abs vf_neg            bit operations, also on NaN
  *   vf_select(m, a, b)       m ? a : b
  *   vf_select_gt(a, b, x, y) a > b ? x : y
@@ -62,6 +63,13 @@
 #include "cpu/vec/vec_neon.h"
 #else
 #error "DSRI_ISA must be scalar, avx2, avx512 or neon"
+#endif
+
+#if DSRI_VEC != DSRI_VEC_avx512
+static inline vf vf_relu(vf x)
+{
+    return vf_max(x, vf_sub(x, x));
+}
 #endif
 
 static inline vf vf_select_gt(vf a, vf b, vf x, vf y)
