@@ -1,5 +1,6 @@
 /* Exit codes, messages, JSON and help of every command. */
 #include "command.h"
+#include "safetensors.h"
 #include "sha256.h"
 
 #include <jansson.h>
@@ -109,6 +110,57 @@ static void replay_gives_one_digest(void **state)
     }
 }
 
+/* Replays a copy of the record with the first four bytes of one tensor replaced. */
+static command_result replay_changed(const char *name, const void *four_bytes)
+{
+    char message[ST_MESSAGE_BYTES];
+    st_file *file = st_open(DATA, message);
+    assert_non_null(file);
+    const size_t n = st_n_tensors(file);
+    st_tensor *tensors = calloc(n, sizeof *tensors);
+    char *changed = NULL;
+    assert_non_null(tensors);
+    for (size_t i = 0; i < n; i++) {
+        tensors[i] = *st_tensor_at(file, i);
+        if (strcmp(tensors[i].name, name) == 0) {
+            changed = malloc(tensors[i].n_bytes);
+            assert_non_null(changed);
+            memcpy(changed, tensors[i].data, tensors[i].n_bytes);
+            memcpy(changed, four_bytes, 4);
+            tensors[i].data = changed;
+        }
+    }
+    assert_non_null(changed);
+    assert_true(st_write("changed.safetensors", tensors, n, message));
+    free(changed);
+    free(tensors);
+    st_close(file);
+    return command_run("replay changed.safetensors");
+}
+
+static void replay_finds_a_wrong_record(void **state)
+{
+    static const struct {
+        const char *name;
+        float value;
+    } cases[] = {{"sparse.expected.3", 0.25f},
+                 {"indexer.scores.5", 0.25f},
+                 {"compressor.r4d128.expected", 0.25f},
+                 {"compressor.r128d512.kv", 9.0f}};
+    const int32_t wrong_key = 7;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        command_result result = replay_changed(cases[i].name, &cases[i].value);
+        assert_int_equal(result.code, 1);
+        assert_non_null(strstr(result.out, "FAILED"));
+        command_free(&result);
+    }
+    command_result result = replay_changed("indexer.top512.4", &wrong_key);
+    assert_int_equal(result.code, 1);
+    assert_non_null(strstr(result.out, "0 near ties in another order, 1 wrong"));
+    command_free(&result);
+}
+
 static void help_is_on_standard_output(void **state)
 {
     static const char *const arguments[] = {"--help", "info --help", "run --help", "replay -h", "verify --help"};
@@ -165,6 +217,7 @@ int main(void)
         cmocka_unit_test(says_what_is_not_available),
         cmocka_unit_test(info_lists_kernels_of_every_level),
         cmocka_unit_test(replay_gives_one_digest),
+        cmocka_unit_test(replay_finds_a_wrong_record),
         cmocka_unit_test(help_is_on_standard_output),
         cmocka_unit_test(full_output_is_an_error),
         cmocka_unit_test(digest_is_sha256),
