@@ -56,3 +56,17 @@ if(dsr_has_cuda)
 else()
     message(STATUS "CUDA back end: not built (DSR_CUDA is ${DSR_CUDA}, nvcc: ${DSR_NVCC})")
 endif()
+
+# The bit matrix on a device, and the timings: plain programs, since a machine with a device may have no test library.
+function(dsr_add_gpu_programs)
+    file(GLOB support CONFIGURE_DEPENDS
+        ${PROJECT_SOURCE_DIR}/tests/support/bit_*.c ${PROJECT_SOURCE_DIR}/tests/support/case_*.c)
+    list(APPEND support ${PROJECT_SOURCE_DIR}/tests/support/caller_fp_mode.c
+        ${PROJECT_SOURCE_DIR}/tests/support/guarded_memory.c ${PROJECT_SOURCE_DIR}/tests/support/patterns.c
+        ${PROJECT_SOURCE_DIR}/tests/support/random.c)
+    add_executable(dsrows_gpu_check ${PROJECT_SOURCE_DIR}/tests/gpu/gpu_check.c ${support})
+    target_include_directories(dsrows_gpu_check PRIVATE ${PROJECT_SOURCE_DIR}/tests/support)
+    target_link_libraries(dsrows_gpu_check PRIVATE dsrows_static dsrows_reference dsrows_flags m)
+    add_executable(dsrows_gpu_bench ${PROJECT_SOURCE_DIR}/bench/gpu_bench.c)
+    target_link_libraries(dsrows_gpu_bench PRIVATE dsrows_static dsrows_flags m)
+endfunction()

@@ -70,6 +70,8 @@ typedef struct dsri_backend {
     dsr_status (*encoder_open)(void *device, void **encoder_state);
     void (*encoder_close)(void *device, void *encoder_state, int is_forked);
     void (*encoder_reset)(void *device, void *encoder_state);
+    /* Null: the back end has no streams. */
+    dsr_status (*encoder_set_stream)(void *device, void *encoder_state, void *stream);
 
     /* Chooses the kernel of a command and fills its last six fields; all others are set and final. Nothing of the
      * append can fail after it. DSR_ERR_UNSUPPORTED_KERNEL if there is none. */

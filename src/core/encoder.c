@@ -353,6 +353,19 @@ dsr_status dsr_encoder_wait(dsr_encoder *encoder)
     return encoder ? drain(encoder) : DSR_ERR_NULL;
 }
 
+dsr_status dsr_encoder_set_stream(dsr_encoder *encoder, void *stream)
+{
+    if (!encoder)
+        return DSR_ERR_NULL;
+    dsr_context *context = encoder->context;
+    if (!context->backend->encoder_set_stream)
+        return dsri_fail(context, DSR_ERR_UNSUPPORTED_DEVICE, "encoder: the %s back end has no streams",
+                         context->backend->name);
+    const dsr_status status = drain(encoder);
+    return status == DSR_OK ? context->backend->encoder_set_stream(context->device, encoder->backend_state, stream)
+                            : status;
+}
+
 dsr_status dsr_encoder_reset(dsr_encoder *encoder)
 {
     if (!encoder)

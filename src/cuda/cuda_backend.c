@@ -277,8 +277,8 @@ static void encoder_close(void *opened, void *state, int is_forked)
             (void)device->driver.cuMemFree(encoder->zeroed);
         if (encoder->done != NULL)
             (void)device->driver.cuEventDestroy(encoder->done);
-        if (encoder->stream != NULL && encoder->stream_is_ours)
-            (void)device->driver.cuStreamDestroy(encoder->stream);
+        if (encoder->own_stream != NULL)
+            (void)device->driver.cuStreamDestroy(encoder->own_stream);
         dsri_cuda_leave(device);
     }
     dsri_release(allocator, encoder->nodes, encoder->nodes_capacity * sizeof *encoder->nodes);
@@ -297,11 +297,10 @@ static dsr_status encoder_open(void *opened, void **state)
         return dsri_fail(device->context, DSR_ERR_OUT_OF_MEMORY, "encoder: no memory");
     memset(encoder, 0, sizeof *encoder);
     encoder->device = device;
-    encoder->stream_is_ours = 1;
     dsr_status status = dsri_cuda_enter(device);
     if (status == DSR_OK) {
-        status = dsri_cuda_check(device, device->driver.cuStreamCreate(&encoder->stream, DSRI_CU_STREAM_NON_BLOCKING),
-                                 "cuStreamCreate");
+        status = dsri_cuda_check(
+            device, device->driver.cuStreamCreate(&encoder->own_stream, DSRI_CU_STREAM_NON_BLOCKING), "cuStreamCreate");
         if (status == DSR_OK)
             status = dsri_cuda_check(device, device->driver.cuEventCreate(&encoder->done, DSRI_CU_EVENT_DISABLE_TIMING),
                                      "cuEventCreate");
@@ -311,6 +310,7 @@ static dsr_status encoder_open(void *opened, void **state)
         encoder_close(device, encoder, 0);
         return status;
     }
+    encoder->stream = encoder->own_stream;
     encoder->next = device->encoders;
     device->encoders = encoder;
     *state = encoder;
@@ -322,6 +322,14 @@ static void encoder_reset(void *opened, void *state)
     dsri_cuda_encoder *encoder = state;
     (void)opened;
     encoder->zeroed_used = 0;
+}
+
+static dsr_status encoder_set_stream(void *opened, void *state, void *stream)
+{
+    dsri_cuda_encoder *encoder = state;
+    (void)opened;
+    encoder->stream = stream != NULL ? (CUstream)stream : encoder->own_stream;
+    return DSR_OK;
 }
 
 static const dsri_cuda_entry *choose(const dsri_cuda_device *device, dsri_op op, const void *plan)
@@ -439,6 +447,7 @@ const dsri_backend dsri_cuda_backend = {
     .encoder_open = encoder_open,
     .encoder_close = encoder_close,
     .encoder_reset = encoder_reset,
+    .encoder_set_stream = encoder_set_stream,
     .prepare = prepare,
     .submit = submit,
     .wait = wait,

@@ -27,9 +27,9 @@ typedef struct dsri_cuda_device dsri_cuda_device;
 typedef struct dsri_cuda_encoder {
     dsri_cuda_device *device;
     struct dsri_cuda_encoder *next;
-    CUstream stream; /* ours, or the caller's */
-    int stream_is_ours;
-    CUevent done; /* recorded after each submit */
+    CUstream own_stream;
+    CUstream stream; /* own_stream, or the caller's */
+    CUevent done;    /* recorded after each submit */
     int in_flight;
 
     CUgraph graph;

@@ -243,7 +243,7 @@ dsr_status dsri_cuda_run(dsri_cuda_encoder *encoder, const dsri_wave *waves, uin
         return DSR_OK;
     int is_capturing = 0;
     dsr_status status = DSR_OK;
-    if (!encoder->stream_is_ours)
+    if (encoder->stream != encoder->own_stream)
         status = dsri_cuda_check(device, device->driver.cuStreamIsCapturing(encoder->stream, &is_capturing),
                                  "cuStreamIsCapturing");
     if (status != DSR_OK || is_capturing)

@@ -159,12 +159,26 @@ static void unwrap(bit_placement *p)
     }
 }
 
+static int is_on_device(const dsr_context *context)
+{
+    return dsr_context_device(context) != DSR_DEVICE_CPU;
+}
+
+/* A field as the context's device sees it: the field itself, or a copy of it in device memory. */
+static dsr_status make_buffer(dsr_context *context, bit_segment *segment)
+{
+    const guarded_segment *g = &segment->guarded;
+    if (!is_on_device(context)) {
+        return dsr_buffer_wrap(context, g->field, g->field_bytes, &segment->buffer);
+    }
+    const dsr_status status = dsr_buffer_create(context, g->field_bytes, &segment->buffer);
+    return status == DSR_OK ? dsr_buffer_write(segment->buffer, 0, g->field, g->field_bytes) : status;
+}
+
 static dsr_status wrap(bit_placement *p, dsr_context *context)
 {
     for (uint32_t s = 0; s < p->n_segments; s++) {
-        bit_segment *segment = &p->segments[s];
-        const dsr_status status =
-            dsr_buffer_wrap(context, segment->guarded.field, segment->guarded.field_bytes, &segment->buffer);
+        const dsr_status status = make_buffer(context, &p->segments[s]);
         if (status != DSR_OK) {
             unwrap(p);
             return status;
@@ -200,6 +214,7 @@ bit_placement *bit_place(const bit_case *c, const uint32_t *order, uint32_t n, c
     }
     p->c = c;
     p->layout = *layout;
+    p->context = context;
     p->random = random_open(layout->seed, 0x1a70);
     p->n = n;
     memcpy(p->order, order, n * sizeof *order);
@@ -300,15 +315,32 @@ static void restore(bit_placement *p)
     }
 }
 
-static dsr_status submit(bit_placement *p, dsr_encoder *encoder, const bit_run *run)
+/* Moves the fields that a run may write between host and device memory, where they are not one. */
+static dsr_status move_fields(bit_placement *p, const dsr_context *context, int to_device)
+{
+    dsr_status status = DSR_OK;
+    for (uint32_t s = 0; s < p->n_segments && status == DSR_OK && is_on_device(context); s++) {
+        const bit_segment *segment = &p->segments[s];
+        if (segment->kind != BIT_SEGMENT_INPUT) {
+            const guarded_segment *g = &segment->guarded;
+            status = to_device ? dsr_buffer_write(segment->buffer, 0, g->field, g->field_bytes)
+                               : dsr_buffer_read(segment->buffer, 0, g->field, g->field_bytes);
+        }
+    }
+    return status;
+}
+
+static dsr_status submit(bit_placement *p, dsr_context *context, dsr_encoder *encoder, const bit_run *run)
 {
     dsr_status status = dsr_encoder_submit(encoder);
     for (uint32_t i = 0; i < run->n_replays && status == DSR_OK; i++) {
         status = dsr_encoder_wait(encoder);
         restore(p);
+        status = status == DSR_OK ? move_fields(p, context, 1) : status;
         status = status == DSR_OK ? dsr_encoder_replay(encoder) : status;
     }
-    return status == DSR_OK ? dsr_encoder_wait(encoder) : status;
+    status = status == DSR_OK ? dsr_encoder_wait(encoder) : status;
+    return status == DSR_OK ? move_fields(p, context, 0) : status;
 }
 
 /* Encode and run in the caller's mode; 0 if the calls succeed and leave the mode alone. */
@@ -321,7 +353,7 @@ static int run_commands(bit_placement *p, dsr_context *context, dsr_encoder *enc
         scramble(p, encoder, 1);
     }
     if (status == DSR_OK) {
-        status = submit(p, encoder, run);
+        status = submit(p, context, encoder, run);
         if (run->scramble) {
             scramble(p, encoder, 0);
         }

@@ -1,0 +1,310 @@
+/* Times of the ops on a CUDA device: one graph launch per sample, medians of many, random data larger than the L2
+ * cache. dsrows_gpu_bench [indexer] [attention] [step] [--exact row|device] Prints microseconds by events around single
+ * launches, and of back-to-back launches. */
+#include <dsrows/dsrows.h>
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef int (*event_create_fn)(void **event, unsigned flags);
+typedef int (*event_record_fn)(void *event, void *stream);
+typedef int (*event_wait_fn)(void *event);
+typedef int (*event_elapsed_fn)(float *milliseconds, void *begin, void *end);
+typedef int (*stream_create_fn)(void **stream, unsigned flags);
+typedef int (*context_fn)(void **context, int device);
+typedef int (*push_fn)(void *context);
+
+typedef struct cuda_timer {
+    event_record_fn record;
+    event_wait_fn wait;
+    event_elapsed_fn elapsed;
+    void *stream, *begin, *end;
+} cuda_timer;
+
+static void need(int is_good, const char *what)
+{
+    if (is_good)
+        return;
+    fprintf(stderr, "%s\n", what);
+    exit(1);
+}
+
+static void *symbol(void *library, const char *name, void *function)
+{
+    void *address = dlsym(library, name);
+    need(address != NULL, name);
+    memcpy(function, &address, sizeof address);
+    return address;
+}
+
+static cuda_timer timer_open(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    need(library != NULL, "no CUDA driver");
+    cuda_timer timer;
+    event_create_fn event_create;
+    stream_create_fn stream_create;
+    context_fn retain;
+    push_fn push;
+    void *context = NULL;
+    symbol(library, "cuEventCreate", &event_create);
+    symbol(library, "cuEventRecord", &timer.record);
+    symbol(library, "cuEventSynchronize", &timer.wait);
+    symbol(library, "cuEventElapsedTime", &timer.elapsed);
+    symbol(library, "cuStreamCreate", &stream_create);
+    symbol(library, "cuDevicePrimaryCtxRetain", &retain);
+    symbol(library, "cuCtxPushCurrent_v2", &push);
+    need(retain(&context, 0) == 0 && push(context) == 0, "no context");
+    need(stream_create(&timer.stream, 1) == 0 && event_create(&timer.begin, 0) == 0 && event_create(&timer.end, 0) == 0,
+         "no stream or events");
+    return timer;
+}
+
+static dsr_context *context;
+
+static void check(dsr_status status, const char *what)
+{
+    if (status == DSR_OK)
+        return;
+    fprintf(stderr, "%s: %s: %s\n", what, dsr_status_name(status), dsr_context_error_text(context));
+    exit(1);
+}
+
+static uint32_t next_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 32);
+}
+
+/* About normal, variance 1. */
+static float random_value(uint64_t *state)
+{
+    float sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum += (float)(next_random(state) >> 8) * 0x1p-24f;
+    return (sum - 2) * 1.7320508f;
+}
+
+static uint16_t to_bf16(float x)
+{
+    uint32_t b;
+    memcpy(&b, &x, sizeof b);
+    return (uint16_t)((b + 0x7fffu + (b >> 16 & 1u)) >> 16);
+}
+
+static uint64_t random_state = 1;
+
+/* A buffer of random BF16 values; long ones repeat a pool from different places. */
+static dsr_buffer *random_bf16(uint64_t n)
+{
+    enum { POOL = 1 << 22 };
+    static uint16_t *pool;
+    dsr_buffer *buffer;
+    if (!pool) {
+        pool = malloc(POOL * sizeof *pool);
+        need(pool != NULL, "out of memory");
+        for (uint32_t i = 0; i < POOL; i++)
+            pool[i] = to_bf16(random_value(&random_state));
+    }
+    check(dsr_buffer_create(context, 2 * n, &buffer), "buffer");
+    for (uint64_t done = 0; done < n;) {
+        const uint64_t from = next_random(&random_state) % (POOL / 2);
+        const uint64_t left = n - done, piece = left < POOL - from ? left : POOL - from;
+        check(dsr_buffer_write(buffer, 2 * done, pool + from, 2 * piece), "write");
+        done += piece;
+    }
+    return buffer;
+}
+
+static dsr_buffer *random_f32(uint64_t n, float scale)
+{
+    float *values = malloc(n * sizeof *values);
+    dsr_buffer *buffer;
+    need(values != NULL, "out of memory");
+    for (uint64_t i = 0; i < n; i++)
+        values[i] = random_value(&random_state) * scale;
+    check(dsr_buffer_create(context, 4 * n, &buffer), "buffer");
+    check(dsr_buffer_write(buffer, 0, values, 4 * n), "write");
+    free(values);
+    return buffer;
+}
+
+static dsr_buffer *plain(uint64_t n_bytes)
+{
+    dsr_buffer *buffer;
+    check(dsr_buffer_create(context, n_bytes ? n_bytes : 1, &buffer), "buffer");
+    return buffer;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sets of operands are used in turn, so that none of them waits in the cache. */
+static void time_encoders(const cuda_timer *timer, dsr_encoder **encoders, uint32_t n, const char *name)
+{
+    enum { SAMPLES = 101 };
+    float samples[SAMPLES], total = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        check(dsr_encoder_set_stream(encoders[i], timer->stream), "stream");
+        check(dsr_encoder_submit(encoders[i]), "submit");
+        check(dsr_encoder_wait(encoders[i]), "wait");
+        check(dsr_encoder_replay(encoders[i]), "replay");
+        check(dsr_encoder_wait(encoders[i]), "wait");
+    }
+    for (int i = 0; i < SAMPLES; i++) {
+        float milliseconds;
+        timer->record(timer->begin, timer->stream);
+        check(dsr_encoder_replay(encoders[(uint32_t)i % n]), "replay");
+        timer->record(timer->end, timer->stream);
+        need(timer->wait(timer->end) == 0 && timer->elapsed(&milliseconds, timer->begin, timer->end) == 0, "event");
+        samples[i] = 1000 * milliseconds;
+    }
+    qsort(samples, SAMPLES, sizeof *samples, by_value);
+    timer->record(timer->begin, timer->stream);
+    for (int i = 0; i < SAMPLES; i++)
+        check(dsr_encoder_replay(encoders[(uint32_t)i % n]), "replay");
+    timer->record(timer->end, timer->stream);
+    need(timer->wait(timer->end) == 0 && timer->elapsed(&total, timer->begin, timer->end) == 0, "event");
+    printf("%-44s %9.2f %9.2f %9.2f %9.2f\n", name, samples[0], samples[SAMPLES / 2], samples[SAMPLES * 9 / 10],
+           1000 * total / SAMPLES);
+    fflush(stdout);
+}
+
+static uint32_t n_sets(uint64_t bytes)
+{
+    const uint64_t n = 200 * 1000 * 1000 / (bytes ? bytes : 1) + 1;
+    return n > 16 ? 16 : (uint32_t)n;
+}
+
+static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens)
+{
+    const uint32_t n_keys = tokens / 4, sets = n_sets((uint64_t)n_rows * n_keys * 256);
+    dsr_encoder *encoders[16];
+    dsr_buffer *buffers[16 * 70];
+    uint32_t n_buffers = 0;
+    char name[64];
+    for (uint32_t s = 0; s < sets; s++) {
+        dsr_indexer_row rows[64];
+        memset(rows, 0, sizeof rows);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            dsr_buffer *keys = buffers[n_buffers++] = random_bf16((uint64_t)n_keys * 128);
+            rows[r].keys = dsr_view_whole(keys, DSR_DTYPE_BF16);
+            rows[r].kv_len = n_keys;
+            rows[r].q_row = r;
+            rows[r].output_offset = 512 * r;
+            rows[r].start_pos = tokens - 1;
+        }
+        dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
+        desc.n_rows = n_rows;
+        desc.rows = rows;
+        desc.n_heads = 64;
+        desc.q = dsr_view_whole(buffers[n_buffers++] = random_bf16(n_rows * 64 * 128), DSR_DTYPE_BF16);
+        desc.weights = dsr_view_whole(buffers[n_buffers++] = random_f32(n_rows * 64, 0.011f), DSR_DTYPE_F32);
+        desc.output = dsr_view_whole(buffers[n_buffers++] = plain(n_rows * 2048), DSR_DTYPE_I32);
+        uint64_t bytes;
+        check(dsr_indexer_workspace(context, &desc, &bytes), "workspace");
+        desc.workspace = dsr_view_whole(buffers[n_buffers++] = plain(bytes), DSR_DTYPE_U8);
+        check(dsr_encoder_create(context, &encoders[s]), "encoder");
+        check(dsr_encode_indexer(encoders[s], &desc), "indexer");
+    }
+    snprintf(name, sizeof name, "indexer + top-512, %2u rows, context %u", n_rows, tokens);
+    time_encoders(timer, encoders, sets, name);
+    for (uint32_t s = 0; s < sets; s++)
+        dsr_encoder_destroy(encoders[s]);
+    while (n_buffers)
+        dsr_buffer_destroy(buffers[--n_buffers]);
+}
+
+static void bench_attention(const cuda_timer *timer, uint32_t n_rows, uint32_t width, uint32_t n_heads, int flash)
+{
+    const uint32_t pool_rows = 16512, sets = 4;
+    dsr_encoder *encoders[16];
+    dsr_buffer *buffers[16 * 70];
+    uint32_t n_buffers = 0;
+    char name[64];
+    for (uint32_t s = 0; s < sets; s++) {
+        dsr_attention_row rows[64];
+        int32_t *indices = malloc((size_t)n_rows * width * sizeof *indices);
+        need(indices != NULL, "out of memory");
+        memset(rows, 0, sizeof rows);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            rows[r].kv = dsr_view_whole(buffers[n_buffers++] = random_bf16((uint64_t)pool_rows * 512), DSR_DTYPE_BF16);
+            rows[r].kv_len = pool_rows;
+            rows[r].q_row = r;
+            rows[r].index_offset = (uint64_t)r * width;
+            rows[r].width = width;
+            for (uint32_t i = 0; i < width; i++)
+                indices[r * width + i] = (int32_t)(i < 128 ? i : next_random(&random_state) % pool_rows);
+        }
+        dsr_attention_desc desc = DSR_ATTENTION_DESC_INIT;
+        desc.n_rows = n_rows;
+        desc.rows = rows;
+        desc.n_heads = n_heads;
+        desc.scale = DSR_ATTENTION_SCALE;
+        desc.q = dsr_view_whole(buffers[n_buffers++] = random_bf16((uint64_t)n_rows * n_heads * 512), DSR_DTYPE_BF16);
+        dsr_buffer *list = buffers[n_buffers++] = plain((uint64_t)n_rows * width * 4);
+        check(dsr_buffer_write(list, 0, indices, (uint64_t)n_rows * width * 4), "write");
+        desc.indices = dsr_view_whole(list, DSR_DTYPE_I32);
+        desc.sinks = dsr_view_whole(buffers[n_buffers++] = random_f32(n_heads, 1), DSR_DTYPE_F32);
+        desc.output = dsr_view_whole(buffers[n_buffers++] = plain((uint64_t)n_rows * n_heads * 1024), DSR_DTYPE_BF16);
+        uint64_t bytes;
+        check(flash ? dsr_flash_attention_workspace(context, &desc, &bytes)
+                    : dsr_sparse_attention_workspace(context, &desc, &bytes),
+              "workspace");
+        desc.workspace = dsr_view_whole(buffers[n_buffers++] = plain(bytes), DSR_DTYPE_U8);
+        check(dsr_encoder_create(context, &encoders[s]), "encoder");
+        check(flash ? dsr_encode_flash_attention(encoders[s], &desc) : dsr_encode_sparse_attention(encoders[s], &desc),
+              "attention");
+        free(indices);
+    }
+    snprintf(name, sizeof name, "%s attention, %2u rows, %u heads x %u", flash ? "flash" : "two-pass", n_rows, n_heads,
+             width);
+    time_encoders(timer, encoders, sets, name);
+    for (uint32_t s = 0; s < sets; s++)
+        dsr_encoder_destroy(encoders[s]);
+    while (n_buffers)
+        dsr_buffer_destroy(buffers[--n_buffers]);
+}
+
+static int has(int argc, char **argv, const char *word)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], word) == 0)
+            return 1;
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const uint32_t shapes[][2] = {{1, 65536}, {8, 8192}, {8, 65536}, {8, 262144}, {8, 1048576}, {64, 8192}};
+    dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+    desc.device = DSR_DEVICE_CUDA;
+    desc.exactness = has(argc, argv, "row") ? DSR_EXACT_ROW : DSR_EXACT_DEVICE;
+    if (dsr_context_create(&desc, &context) != DSR_OK) {
+        printf("skipped: %s\n", dsr_create_error_text());
+        return 77;
+    }
+    const cuda_timer timer = timer_open();
+    printf("%-44s %9s %9s %9s %9s   (microseconds, %s-exact)\n", "", "least", "median", "90 %", "in a row",
+           desc.exactness == DSR_EXACT_ROW ? "row" : "device");
+    if (!has(argc, argv, "attention"))
+        for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+            bench_indexer(&timer, shapes[i][0], shapes[i][1]);
+    if (!has(argc, argv, "indexer"))
+        for (int flash = 0; flash < 2; flash++) {
+            bench_attention(&timer, 1, 640, 64, flash);
+            bench_attention(&timer, 8, 640, 64, flash);
+            bench_attention(&timer, 64, 640, 64, flash);
+            bench_attention(&timer, 8, 1152, 128, flash);
+        }
+    dsr_context_destroy(context);
+    return 0;
+}
