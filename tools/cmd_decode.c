@@ -1,0 +1,255 @@
+#include "decode.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_MODELS = 128,
+    DEFAULT_STEPS = 16,
+    MOST_STEPS = 4096,
+    OPTION_MODEL = CLI_FIRST_OWN,
+    OPTION_REQUESTS,
+    OPTION_CACHE
+};
+
+typedef struct decode_options {
+    cli_device device;
+    const char *models[MAX_MODELS];
+    uint32_t n_models;
+    const char *requests; /* null: each model file holds its own */
+    dsr_cache_treatment cache;
+    int json;
+    int help;
+} decode_options;
+
+static int add_model(decode_options *o, const char *path)
+{
+    if (o->n_models == MAX_MODELS) {
+        return cli_usage_error(&cli_decode, "--model: at most %d files", MAX_MODELS);
+    }
+    o->models[o->n_models++] = path;
+    return CLI_DONE;
+}
+
+static int parse_option(decode_options *o, int option, const char *value)
+{
+    switch (option) {
+    case 'h':
+        o->help = 1;
+        return CLI_DONE;
+    case CLI_JSON:
+        o->json = 1;
+        return CLI_DONE;
+    case OPTION_MODEL:
+        return add_model(o, value);
+    case OPTION_REQUESTS:
+        o->requests = value;
+        return CLI_DONE;
+    case OPTION_CACHE:
+        if (strcmp(value, "bf16") != 0 && strcmp(value, "official") != 0) {
+            return cli_usage_error(&cli_decode, "--cache %s: give bf16 or official", value);
+        }
+        o->cache = strcmp(value, "official") == 0 ? DSR_CACHE_OFFICIAL : DSR_CACHE_BF16;
+        return CLI_DONE;
+    default:
+        return cli_device_option(&cli_decode, &o->device, option, value);
+    }
+}
+
+static int parse(int argc, char **argv, decode_options *o)
+{
+    static const struct option options[] = {{"model", required_argument, NULL, OPTION_MODEL},
+                                            {"requests", required_argument, NULL, OPTION_REQUESTS},
+                                            {"cache", required_argument, NULL, OPTION_CACHE},
+                                            CLI_DEVICE_OPTIONS,
+                                            CLI_COMMON_OPTIONS,
+                                            {0}};
+    int option, code = CLI_DONE;
+    while (code == CLI_DONE && !o->help && (option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        code = parse_option(o, option, optarg);
+    }
+    if (o->help || code != CLI_DONE) {
+        return code;
+    }
+    if (o->n_models == 0) {
+        return cli_usage_error(&cli_decode, "--model is needed");
+    }
+    for (; optind < argc && code == CLI_DONE; optind++) {
+        code = add_model(o, argv[optind]); /* --model takes several files */
+    }
+    return code;
+}
+
+/* ---- text -------------------------------------------------------------------------------------------------- */
+
+static const char *yes_or_no(int yes)
+{
+    return yes ? "yes" : "NO";
+}
+
+static void print_request(const decode_request *r)
+{
+    char errors[48] = "       -        -", ties[16] = "-";
+    if (r->has_record) {
+        snprintf(errors, sizeof errors, "%8.1e %8.1e", r->largest_error, r->mean_error);
+        snprintf(ties, sizeof ties, "%u", (unsigned)r->n_near_ties);
+    }
+    printf("%7u %7u %6u  %s  %9s  %7s  %5s%s\n", (unsigned)r->row, (unsigned)r->length, (unsigned)r->n_steps, errors,
+           ties, yes_or_no(r->outputs_alone), yes_or_no(r->state_alone), decode_request_passed(r) ? "" : "  FAILED");
+}
+
+static void print_layer(const char *path, const layer_file *layer, const decode_result *result)
+{
+    const double n = result->n_requests;
+    printf("\n%s: %s, hidden %u, %u heads, %s caches\n", path, layer_kind_name(layer->config.kind),
+           (unsigned)layer->config.hidden_size, (unsigned)layer->config.n_heads,
+           layer->config.cache == DSR_CACHE_OFFICIAL ? "official" : "bf16");
+    printf("                        error / RMS of the record          joint = alone, bytes\n"
+           "request  length  steps   largest     mean  near-ties  outputs  state\n");
+    for (uint32_t r = 0; r < result->n_requests; r++) {
+        print_request(&result->requests[r]);
+    }
+    printf(
+        "joint: %.3f ms a step of %u requests, %.0f tokens/s; one by one: %.3f ms, %.0f tokens/s; %.2f times as fast\n",
+        1e3 * result->joint_seconds, (unsigned)result->n_requests, n / result->joint_seconds,
+        1e3 * result->alone_seconds, n / result->alone_seconds, result->alone_seconds / result->joint_seconds);
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------------------- */
+
+static json_t *request_json(const decode_request *r)
+{
+    return json_pack("{s:i, s:i, s:i, s:o, s:o, s:o, s:b, s:b, s:b}", "request", (int)r->row, "length", (int)r->length,
+                     "steps", (int)r->n_steps, "largest_error",
+                     r->has_record ? json_real(r->largest_error) : json_null(), "mean_error",
+                     r->has_record ? json_real(r->mean_error) : json_null(), "near_ties",
+                     r->has_record ? json_integer((json_int_t)r->n_near_ties) : json_null(), "outputs_equal_alone",
+                     r->outputs_alone, "state_equals_alone", r->state_alone, "passed", decode_request_passed(r));
+}
+
+static json_t *layer_json(const char *path, const layer_file *layer, const decode_result *result)
+{
+    json_t *requests = json_array();
+    for (uint32_t r = 0; r < result->n_requests; r++) {
+        json_array_append_new(requests, request_json(&result->requests[r]));
+    }
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:o, s:f, s:f}", "file", path, "kind",
+                     layer_kind_name(layer->config.kind), "hidden_size", (int)layer->config.hidden_size, "heads",
+                     (int)layer->config.n_heads, "cache",
+                     layer->config.cache == DSR_CACHE_OFFICIAL ? "official" : "bf16", "requests", requests,
+                     "joint_seconds", result->joint_seconds, "one_by_one_seconds", result->alone_seconds);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ */
+
+static int all_passed(const decode_result *result)
+{
+    int passed = 1;
+    for (uint32_t r = 0; r < result->n_requests; r++) {
+        passed = passed && decode_request_passed(&result->requests[r]);
+    }
+    return passed;
+}
+
+/* Decode steps of recorded requests, from the file's metadata. */
+static uint32_t read_steps(case_file *c)
+{
+    uint64_t n_steps = DEFAULT_STEPS;
+    const char *text = c->code == CLI_DONE ? st_metadata(c->file, "decode_steps") : NULL;
+    if (text != NULL && (!cli_parse_u64(text, MOST_STEPS, &n_steps) || n_steps == 0)) {
+        cli_error(c->command, "%s: metadata decode_steps is %s, needed is a number from 1 to %d", c->path, text,
+                  MOST_STEPS);
+        c->code = CLI_BAD_INPUT;
+    }
+    return (uint32_t)n_steps;
+}
+
+/* Runs one layer; adds it to `documents`, or prints it where that is null. */
+static int run_layer(const decode_options *o, session *s, const char *path, json_t *documents)
+{
+    decode_result *result = cli_allocate(sizeof *result);
+    case_file model, other;
+    layer_file layer;
+    case_open(&model, &cli_decode, path);
+    layer_file_read(&model, o->cache, &layer);
+    case_file *requests = &model;
+    if (o->requests != NULL && model.code == CLI_DONE) {
+        case_open(&other, &cli_decode, o->requests);
+        requests = &other;
+    }
+    const uint32_t n_steps = read_steps(requests);
+    if (requests->code == CLI_DONE) {
+        const int uses_record = o->cache == DSR_CACHE_BF16 && (o->requests == NULL || o->n_models == 1);
+        decode_layer(requests, s, &layer, n_steps, uses_record, result);
+    }
+    int code = requests->code != CLI_DONE ? requests->code : s->code;
+    if (code == CLI_DONE) {
+        code = all_passed(result) ? CLI_DONE : CLI_DIFFERS;
+        if (documents == NULL) {
+            print_layer(path, &layer, result);
+        } else {
+            json_array_append_new(documents, layer_json(path, &layer, result));
+        }
+    }
+    if (requests == &other) {
+        case_close(&other);
+    }
+    case_close(&model);
+    free(result);
+    return code;
+}
+
+static int run_layers(const decode_options *o, session *s)
+{
+    json_t *documents = o->json ? json_array() : NULL;
+    int differs = 0, code = CLI_DONE;
+    if (!o->json) {
+        printf("%s (%s), %s-exact, %u threads\n", cli_backend_name(o->device.backend),
+               dsr_isa_name(dsr_context_isa(s->context)), cli_exactness_name(o->device.exactness),
+               (unsigned)dsr_context_n_threads(s->context));
+    }
+    for (uint32_t i = 0; i < o->n_models && (code == CLI_DONE || code == CLI_DIFFERS); i++) {
+        code = run_layer(o, s, o->models[i], documents);
+        differs = differs || code == CLI_DIFFERS;
+    }
+    if (code != CLI_DONE && code != CLI_DIFFERS) {
+        json_decref(documents);
+        return code;
+    }
+    if (o->json) {
+        cli_print_json(json_pack("{s:s, s:s, s:s, s:i, s:o, s:b}", "backend", cli_backend_name(o->device.backend),
+                                 "isa", dsr_isa_name(dsr_context_isa(s->context)), "exactness",
+                                 cli_exactness_name(o->device.exactness), "threads",
+                                 (int)dsr_context_n_threads(s->context), "layers", documents, "passed", !differs));
+    }
+    if (differs) {
+        cli_error(&cli_decode, "results differ");
+    }
+    return differs ? CLI_DIFFERS : CLI_DONE;
+}
+
+static int run(int argc, char **argv)
+{
+    decode_options o = {.device = CLI_DEVICE_INIT};
+    session s;
+    int code = parse(argc, argv, &o);
+    if (code != CLI_DONE || o.help) {
+        return o.help ? cli_print_help(&cli_decode) : code;
+    }
+    session_open(&s, &cli_decode, &o.device);
+    code = s.code == CLI_DONE ? run_layers(&o, &s) : s.code;
+    session_close(&s);
+    return code;
+}
+
+const cli_command cli_decode = {
+    .name = "decode",
+    .arguments = "--model FILE... [--requests FILE] [OPTION]...",
+    .summary = "attention layers on whole requests: prefill, then joint decode, beside each one alone",
+    .help = "  --model FILE...      attention layers, run in turn: safetensors files\n"
+            "  --requests FILE      the requests' hidden states (each model file's own)\n"
+            "  --cache bf16|official  how cache rows are rounded (bf16)\n",
+    .uses_device = 1,
+    .run = run,
+};
