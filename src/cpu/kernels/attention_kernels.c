@@ -1,6 +1,6 @@
 /* Two-pass and chunked attention, device-exact. Phases:
- *   pack     16 heads of one query: q widened, heads as lanes; the first also lists the selected KV rows
- *   logits   48 selected slots of one query, all heads
+ *   pack     the list of selected KV rows of one query; 128 features of q, widened, heads as lanes
+ *   logits   48 selected slots of one query (24 of a short list), all heads
  *   softmax  16 heads of one query: weights and denominators
  *   values   32 features of one query, all heads */
 #include "cpu/cpu_kernel.h"
@@ -17,8 +17,10 @@ _Static_assert(sizeof(value_scratch) + VALUE_FEATURES * 128 * sizeof(float) <= D
 static uint32_t tasks_per_query(const dsri_attention_plan *plan, const dsri_attention_row_plan *row, uint32_t phase)
 {
     switch (phase) {
+    case PACK:
+        return 1 + DSRI_HEAD_DIM / PACK_FEATURES;
     case LOGITS:
-        return (uint32_t)(((uint64_t)row->width + LOGIT_SLOTS - 1) / LOGIT_SLOTS);
+        return (row->width - 1) / logit_slots(row) + 1;
     case VALUES:
         return VALUE_TASKS;
     default:
@@ -53,8 +55,9 @@ static void run(const void *plan_, uint32_t phase, uint32_t task, void *scratch)
     case PACK:
         if (part == 0) {
             select_rows(&a, chunked);
+        } else {
+            pack_q(&a, (part - 1) * PACK_FEATURES);
         }
-        pack_heads(&a, part * DSRI_HEAD_BLOCK);
         break;
     case LOGITS:
         compute_logits(&a, part, plan->scale, scratch);

@@ -8,7 +8,7 @@
 
 #include "cpu/kernels/attention_query.h"
 
-/* Divides LOGIT_SLOTS. */
+/* Divides SHORT_LOGIT_SLOTS and LOGIT_SLOTS. */
 #if DSRI_VEC == DSRI_VEC_avx2
 enum { TILE_SLOTS = 6 };
 #elif DSRI_VEC == DSRI_VEC_scalar
@@ -86,17 +86,18 @@ static inline void dot_tile(const float *q, logit_scratch *scratch, int slot, in
     }
 }
 
-/* Logits of selected slots [tile * LOGIT_SLOTS, + LOGIT_SLOTS), as far as there are any. */
-static inline void compute_logits(const attention_query *a, size_t tile, float scale, logit_scratch *scratch)
+/* Logits of a task's selected slots, as far as there are any. */
+static inline void compute_logits(const attention_query *a, uint32_t task, float scale, logit_scratch *scratch)
 {
-    const size_t first = tile * LOGIT_SLOTS, end = n_selected(a);
+    const uint32_t task_slots = logit_slots(a->row);
+    const size_t first = (size_t)task * task_slots, end = n_selected(a);
     if (first >= end) {
         return;
     }
-    const int n_slots = end - first < LOGIT_SLOTS ? (int)(end - first) : LOGIT_SLOTS;
+    const int n_slots = (int)(end - first < task_slots ? end - first : task_slots);
     const int n_panels = (int)a->n_heads / PANEL_HEADS;
     const vf scales = vf_set1(scale);
-    for (size_t s = 0; s < LOGIT_SLOTS + TILE_SLOTS; s++) {
+    for (size_t s = 0; s < task_slots + TILE_SLOTS; s++) {
         scratch->rows[s] = kv_row(a, first + s < end ? first + s : end - 1);
     }
     for (int pair = 0; pair < TILE_PAIRS; pair++) {

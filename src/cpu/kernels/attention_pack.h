@@ -29,32 +29,35 @@ static inline void select_rows(const attention_query *a, int chunked)
     }
 }
 
-/* VF_LANES heads from `head` into their panel, [512][PANEL_HEADS]. */
-static inline void pack_q(const attention_query *a, uint32_t head)
+/* Features [feature, + 2 * VF_LANES) of VF_LANES heads from `head` into their panel, [512][PANEL_HEADS]. */
+static inline void pack_block(const attention_query *a, uint32_t head, uint32_t feature)
 {
+    const uint16_t *q = a->q + (size_t)head * DSRI_HEAD_DIM + feature;
+    const uint16_t *next = head + VF_LANES < a->n_heads ? q + VF_LANES * DSRI_HEAD_DIM : q;
     float *panel = a->q_panels + (size_t)(head / PANEL_HEADS) * DSRI_HEAD_DIM * PANEL_HEADS + head % PANEL_HEADS;
-    const uint16_t *q = a->q + (size_t)head * DSRI_HEAD_DIM;
-    for (int f = 0; f < DSRI_HEAD_DIM; f += 2 * VF_LANES) {
-        vi pairs[VF_LANES];
-        VEC_UNROLL
-        for (int h = 0; h < VF_LANES; h++) {
-            pairs[h] = vi_load_pairs(q + h * DSRI_HEAD_DIM + f);
-        }
-        vi_transpose(pairs);
-        VEC_UNROLL
-        for (int i = 0; i < VF_LANES; i++) {
-            vf even, odd;
-            vf_from_pairs(pairs[i], &even, &odd);
-            vf_store(panel + (f + 2 * i) * PANEL_HEADS, even);
-            vf_store(panel + (f + 2 * i + 1) * PANEL_HEADS, odd);
-        }
+    vi pairs[VF_LANES];
+    VEC_UNROLL
+    for (int h = 0; h < VF_LANES; h++) {
+        pairs[h] = vi_load_pairs(q + h * DSRI_HEAD_DIM);
+        vec_prefetch(next + h * DSRI_HEAD_DIM);
+    }
+    vi_transpose(pairs);
+    VEC_UNROLL
+    for (uint32_t i = 0; i < VF_LANES; i++) {
+        vf even, odd;
+        vf_from_pairs(pairs[i], &even, &odd);
+        vf_store(panel + (feature + 2 * i) * PANEL_HEADS, even);
+        vf_store(panel + (feature + 2 * i + 1) * PANEL_HEADS, odd);
     }
 }
 
-static inline void pack_heads(const attention_query *a, uint32_t first_head)
+/* Features [feature, + PACK_FEATURES) of all heads. */
+static inline void pack_q(const attention_query *a, uint32_t feature)
 {
-    for (uint32_t h = 0; h < DSRI_HEAD_BLOCK; h += VF_LANES) {
-        pack_q(a, first_head + h);
+    for (uint32_t h = 0; h < a->n_heads; h += VF_LANES) {
+        for (uint32_t f = feature; f < feature + PACK_FEATURES; f += 2 * VF_LANES) {
+            pack_block(a, h, f);
+        }
     }
 }
 

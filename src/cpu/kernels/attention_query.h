@@ -8,8 +8,11 @@
 
 enum {
     PANEL_HEADS = 2 * VF_LANES, /* heads of a panel of q: two vectors */
-    LOGIT_SLOTS = 48,           /* selected slots of a logit task */
-    VALUE_FEATURES = 32,        /* features of a value task */
+    PACK_FEATURES = 128,        /* features of a packing task */
+    LOGIT_SLOTS = 48,           /* selected slots of a logit task, */
+    SHORT_LOGIT_SLOTS = 24,     /* and of one of a short list: more tasks, though each reads all of q */
+    SHORT_WIDTH = 384,
+    VALUE_FEATURES = 32, /* features of a value task */
     VALUE_TASKS = DSRI_HEAD_DIM / VALUE_FEATURES
 };
 
@@ -51,6 +54,11 @@ static inline attention_query attention_query_of(const dsri_attention_plan *plan
         .n_heads = plan->n_heads,
     };
     return a;
+}
+
+static inline uint32_t logit_slots(const dsri_attention_row_plan *row)
+{
+    return row->width <= SHORT_WIDTH ? SHORT_LOGIT_SLOTS : LOGIT_SLOTS;
 }
 
 /* 0 where the query has nothing selected or a bad index: every head is zero. */
