@@ -87,10 +87,12 @@ static unsigned task_shift(const dsri_indexer_row_plan *row)
 
 static uint64_t query_tasks(const dsri_indexer_row_plan *row, uint32_t phase)
 {
-    return phase == PHASE_SCORE
-               ? ((row_scores(row) + TASK_KEYS - 1) / TASK_KEYS + (UINT64_C(1) << task_shift(row)) - 1) >>
-                     task_shift(row)
-               : 1;
+    if (phase != PHASE_SCORE) {
+        return 1;
+    }
+    const unsigned shift = task_shift(row);
+    const uint64_t n = (row_scores(row) + TASK_KEYS - 1) / TASK_KEYS;
+    return (n + (UINT64_C(1) << shift) - 1) >> shift;
 }
 
 static uint32_t n_tasks(const void *plan, uint32_t phase)
@@ -126,10 +128,12 @@ static void pack_query(const query *x, uint32_t n_heads)
         float *packed = x->packed_q + (size_t)(v % n_panels) * DSRI_INDEX_DIM * width + v / n_panels * VF_LANES;
         for (uint32_t f = 0; f < DSRI_INDEX_DIM; f += 2 * VF_LANES) {
             vi pairs[VF_LANES];
+            VEC_UNROLL
             for (int i = 0; i < VF_LANES; i++) {
                 pairs[i] = vi_load((const void *)(q + i * DSRI_INDEX_DIM + f));
             }
             vi_transpose(pairs);
+            VEC_UNROLL
             for (uint32_t i = 0; i < VF_LANES; i++, packed += 2 * width) {
                 vi_store((void *)packed, vi_shl(pairs[i], 16));
                 vi_store((void *)(packed + width), vi_and(pairs[i], vi_set1(0xffff0000u)));
@@ -140,7 +144,7 @@ static void pack_query(const query *x, uint32_t n_heads)
 
 /* ---- scores ------------------------------------------------------------------------------------------------- */
 
-/* Keys on their way into the ring of widened ones. */
+/* Keys of a task on their way into the ring of widened ones. */
 typedef struct key_stream {
     const uint16_t *keys; /* key 0 of the row */
     uint64_t stride;
@@ -202,14 +206,40 @@ static inline void widen_some(const uint16_t *from, float *to)
     }
 }
 
-/* sums [TILE_KEYS][lane]: weight * relu(dot) of every head of the panel, added over its vectors by halving. weights:
- * those of the first vector, the next ones weight_step on. Meanwhile widens WIDEN_KEYS keys, unless `next` is null. */
+/* Adds weight * relu(dot) over the vectors of a panel by halving. weights: those of the first vector, the next ones
+ * weight_step on. */
+static inline __attribute__((always_inline)) void add_weighted(int n_vectors, vf dots[TILE_KEYS][4],
+                                                               const float *weights, uint32_t weight_step, float *sums)
+{
+    vf w[4];
+    VEC_UNROLL
+    for (int v = 0; v < n_vectors; v++) {
+        w[v] = vf_load(weights + (uint32_t)v * weight_step);
+    }
+    VEC_UNROLL
+    for (int j = 0; j < TILE_KEYS; j++) {
+        VEC_UNROLL
+        for (int v = 0; v < n_vectors; v++) {
+            dots[j][v] = vf_mul(vf_relu(dots[j][v]), w[v]);
+        }
+        vf sum = vf_add(dots[j][0], dots[j][n_vectors / 2]);
+        if (n_vectors == 4) {
+            sum = vf_add(sum, vf_add(dots[j][1], dots[j][3]));
+        }
+        vf_store(sums + j * VF_LANES, sum);
+    }
+}
+
+/* sums [TILE_KEYS][lane]: what add_weighted leaves of the panel's products with the keys. Meanwhile widens WIDEN_KEYS
+ * keys, unless `next` is null. */
 static inline __attribute__((always_inline)) void score_tile(int n_vectors, const float *keys, const float *panel,
                                                              const float *weights, uint32_t weight_step, float *sums,
                                                              const widening *next)
 {
-    widening w = next ? *next : (widening){NULL, 0, 0, NULL};
-    vf dots[TILE_KEYS][4], x[4];
+    const uint16_t *from = next ? next->from : NULL;
+    float *to = next ? next->to : NULL;
+    const uint64_t stride = next ? next->stride : 0, ahead = next ? next->ahead : 0;
+    vf dots[TILE_KEYS][4], q[4];
     VEC_UNROLL
     for (int j = 0; j < TILE_KEYS; j++) {
         VEC_UNROLL
@@ -220,53 +250,43 @@ static inline __attribute__((always_inline)) void score_tile(int n_vectors, cons
     for (int i = 0; i < WIDEN_KEYS; i++) {
         for (int f = 0; f < HALF_DIM / WIDEN_KEYS; f++, keys++) {
             if (next) {
-                vec_prefetch(w.from + w.ahead + f * WIDEN_FEATURES);
-                widen_some(w.from + f * WIDEN_FEATURES, w.to + f * WIDEN_FEATURES / 2);
+                vec_prefetch(from + ahead + f * WIDEN_FEATURES);
+                widen_some(from + f * WIDEN_FEATURES, to + f * WIDEN_FEATURES / 2);
             }
             VEC_UNROLL
             for (int odd = 0; odd < 2; odd++, panel += n_vectors * VF_LANES) {
                 VEC_UNROLL
                 for (int v = 0; v < n_vectors; v++) {
-                    x[v] = vf_load(panel + v * VF_LANES);
+                    q[v] = vf_load(panel + v * VF_LANES);
                 }
                 VEC_UNROLL
                 for (int j = 0; j < TILE_KEYS; j++) {
                     const vf k = vf_set1(keys[j * DSRI_INDEX_DIM + odd * HALF_DIM]);
                     VEC_UNROLL
                     for (int v = 0; v < n_vectors; v++) {
-                        dots[j][v] = vf_fma(k, x[v], dots[j][v]);
+                        dots[j][v] = vf_fma(k, q[v], dots[j][v]);
                     }
                 }
             }
         }
-        w.from += w.stride;
-        w.to += DSRI_INDEX_DIM;
-    }
-    VEC_UNROLL
-    for (int v = 0; v < n_vectors; v++) {
-        x[v] = vf_load(weights + (uint32_t)v * weight_step);
-    }
-    VEC_UNROLL
-    for (int j = 0; j < TILE_KEYS; j++) {
-        VEC_UNROLL
-        for (int v = 0; v < n_vectors; v++) {
-            dots[j][v] = vf_mul(vf_relu(dots[j][v]), x[v]);
+        if (next) {
+            from += stride;
+            to += DSRI_INDEX_DIM;
         }
-        vf sum = vf_add(dots[j][0], dots[j][n_vectors / 2]);
-        if (n_vectors == 4) {
-            sum = vf_add(sum, vf_add(dots[j][1], dots[j][3]));
-        }
-        vf_store(sums + j * VF_LANES, sum);
     }
+    add_weighted(n_vectors, dots, weights, weight_step, sums);
 }
 
+typedef void tile_function(const float *keys, const float *panel, const float *weights, uint32_t weight_step,
+                           float *sums, const widening *next);
+
 /* Not inlined: a value that a compiler keeps in a register around the loop over features is one that the loop lacks. */
-#define SCORE_TILE(name, n_vectors, ...)                                                                               \
+#define SCORE_TILE(name, n_vectors, widening_or_null)                                                                  \
     static __attribute__((noinline)) void name(const float *keys, const float *panel, const float *weights,            \
                                                uint32_t weight_step, float *sums, const widening *next)                \
     {                                                                                                                  \
         (void)next;                                                                                                    \
-        score_tile(n_vectors, keys, panel, weights, weight_step, sums, __VA_ARGS__);                                   \
+        score_tile(n_vectors, keys, panel, weights, weight_step, sums, widening_or_null);                              \
     }
 SCORE_TILE(score_tile_2, 2, NULL)
 SCORE_TILE(score_tile_2_widening, 2, next)
@@ -277,19 +297,24 @@ SCORE_TILE(score_tile_max_widening, MAX_PANEL_VECTORS, next)
 static void score_panels(const query *x, uint32_t n_heads, uint64_t first, uint32_t n, key_stream *s, float *sums)
 {
     const int narrow = panel_vectors(n_heads) < MAX_PANEL_VECTORS;
+    tile_function *const plain = narrow ? score_tile_2 : score_tile_max;
+    tile_function *const widening_too = narrow ? score_tile_2_widening : score_tile_max_widening;
     const uint32_t panel_size = DSRI_INDEX_DIM * panel_heads(n_heads), n_panels = n_heads / panel_heads(n_heads);
     const uint64_t widen_end = s->end < first + RING_KEYS ? s->end : first + RING_KEYS;
+
     for (uint32_t p = 0; p < n_panels; p++) {
         const float *panel = x->packed_q + (size_t)p * panel_size, *weights = x->weights + p * VF_LANES;
         for (uint32_t t = 0; t < n; t += TILE_KEYS) {
+            const float *keys = wide_key(s, first + t);
+            float *tile_sums = sums + (p * BLOCK_KEYS + t) * VF_LANES;
             widen_until(s, first + (n - t < TILE_KEYS ? n : t + TILE_KEYS));
-            const int widen = widen_end - s->next >= WIDEN_KEYS;
-            const widening next = next_widening(s);
-            (narrow  ? widen ? score_tile_2_widening : score_tile_2
-             : widen ? score_tile_max_widening
-                     : score_tile_max)(wide_key(s, first + t), panel, weights, n_panels * VF_LANES,
-                                       sums + (p * BLOCK_KEYS + t) * VF_LANES, &next);
-            s->next += widen ? WIDEN_KEYS : 0;
+            if (widen_end - s->next < WIDEN_KEYS) {
+                plain(keys, panel, weights, n_panels * VF_LANES, tile_sums, NULL);
+            } else {
+                const widening next = next_widening(s);
+                widening_too(keys, panel, weights, n_panels * VF_LANES, tile_sums, &next);
+                s->next += WIDEN_KEYS;
+            }
         }
     }
 }
@@ -305,6 +330,7 @@ static void finish_block(score_scratch *s, uint32_t n_panels, uint32_t n)
     }
     for (uint32_t t = 0; t < BLOCK_KEYS; t += VF_LANES) {
         vf x[VF_LANES];
+        VEC_UNROLL
         for (uint32_t j = 0; j < VF_LANES; j++) {
             x[j] = vf_load(s->sums + (t + j) * VF_LANES);
         }
@@ -314,12 +340,8 @@ static void finish_block(score_scratch *s, uint32_t n_panels, uint32_t n)
     for (uint32_t t = n; t < BLOCK_KEYS; t++) {
         s->scores[t] = -INFINITY;
     }
-    for (uint32_t t = 0; t < BLOCK_KEYS; t += DSRI_SCORE_BLOCK) {
-        vf m = vf_load(s->scores + t);
-        for (int i = VF_LANES; i < DSRI_SCORE_BLOCK; i += VF_LANES) {
-            m = vf_max(m, vf_load(s->scores + t + i));
-        }
-        s->maxima[t / DSRI_SCORE_BLOCK] = vf_max_lane(m);
+    for (uint32_t b = 0; b < BLOCK_KEYS / DSRI_SCORE_BLOCK; b++) {
+        s->maxima[b] = greatest_of(s->scores + b * DSRI_SCORE_BLOCK, DSRI_SCORE_BLOCK);
     }
 }
 

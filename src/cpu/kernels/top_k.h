@@ -79,7 +79,7 @@ static inline top_k_cut find_cut(const float *x, uint64_t n, uint32_t k)
 {
     const top_k_cut every = {-FLT_MAX, UINT32_MAX};
     const uint32_t bottom = rank_of(-FLT_MAX);
-    const float greatest = greatest_of(x, n);
+    const float greatest = n > k ? greatest_of(x, n) : -INFINITY;
     if (greatest < -FLT_MAX) {
         return every;
     }

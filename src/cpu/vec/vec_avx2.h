@@ -133,24 +133,27 @@ static inline vi vi_shr(vi x, int n)
     return _mm256_srli_epi32(x, n);
 }
 
-static inline vi vi_sar(vi x, int n)
+static inline vi vi_sar_halves(vi x, int n)
 {
-    return _mm256_srai_epi32(x, n);
+    return _mm256_srai_epi16(x, n);
 }
 
 static inline void vi_transpose(vi x[VF_LANES])
 {
     vi y[VF_LANES];
+    VEC_UNROLL
     for (int i = 0; i < 8; i += 2) { /* pairs of rows */
         y[i] = _mm256_unpacklo_epi32(x[i], x[i + 1]);
         y[i + 1] = _mm256_unpackhi_epi32(x[i], x[i + 1]);
     }
+    VEC_UNROLL
     for (int i = 0; i < 8; i += 4) { /* x[i + j]: columns j and 4 + j of rows i..i + 3 */
         x[i] = _mm256_unpacklo_epi64(y[i], y[i + 2]);
         x[i + 1] = _mm256_unpackhi_epi64(y[i], y[i + 2]);
         x[i + 2] = _mm256_unpacklo_epi64(y[i + 1], y[i + 3]);
         x[i + 3] = _mm256_unpackhi_epi64(y[i + 1], y[i + 3]);
     }
+    VEC_UNROLL
     for (int j = 0; j < 4; j++) {
         const vi a = x[j];
         const vi b = x[4 + j];

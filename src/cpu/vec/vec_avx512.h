@@ -131,24 +131,27 @@ static inline vi vi_shr(vi x, int n)
     return _mm512_srli_epi32(x, (unsigned)n);
 }
 
-static inline vi vi_sar(vi x, int n)
+static inline vi vi_sar_halves(vi x, int n)
 {
-    return _mm512_srai_epi32(x, (unsigned)n);
+    return _mm512_srai_epi16(x, (uint8_t)n); /* gcc takes an int here, clang an unsigned */
 }
 
 static inline void vi_transpose(vi x[VF_LANES])
 {
     vi y[VF_LANES];
+    VEC_UNROLL
     for (int i = 0; i < 16; i += 2) { /* pairs of rows */
         y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
         y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
     }
+    VEC_UNROLL
     for (int i = 0; i < 16; i += 4) { /* x[i + j]: columns j, 4 + j, 8 + j, 12 + j of rows i..i + 3 */
         x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
         x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
         x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
         x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
     }
+    VEC_UNROLL
     for (int j = 0; j < 4; j++) { /* quarters of 128 bits: a 4 x 4 transpose of them */
         const vi a = _mm512_shuffle_i32x4(x[j], x[4 + j], 0x88);
         const vi b = _mm512_shuffle_i32x4(x[j], x[4 + j], 0xdd);
@@ -159,6 +162,7 @@ static inline void vi_transpose(vi x[VF_LANES])
         y[4 + j] = _mm512_shuffle_i32x4(b, d, 0x88);
         y[12 + j] = _mm512_shuffle_i32x4(b, d, 0xdd);
     }
+    VEC_UNROLL
     for (int i = 0; i < 16; i++) {
         x[i] = y[i];
     }
