@@ -22,7 +22,7 @@ typedef struct bit_op {
 } bit_op;
 
 extern const bit_op bit_op_sparse_attention, bit_op_flash_attention, bit_op_indexer, bit_op_compressor, bit_op_gather,
-    bit_op_copy, bit_op_rope, bit_op_fake_quant;
+    bit_op_copy, bit_op_rope, bit_op_fake_quant, bit_op_rms_norm, bit_op_projection;
 
 typedef enum bit_segment_kind {
     BIT_SEGMENT_INPUT,     /* read-only while commands run */
@@ -56,6 +56,7 @@ typedef struct bit_slot {
 struct bit_placement {
     const bit_case *c;
     bit_layout layout;
+    dsr_context *context; /* while the placement is made */
     random_stream random;
     uint32_t n;
     uint32_t order[BIT_MAX_ROWS];

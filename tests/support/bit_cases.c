@@ -14,7 +14,9 @@ static const bit_op *const all_ops[] = {&bit_op_sparse_attention,
                                         &bit_op_gather,
                                         &bit_op_copy,
                                         &bit_op_rope,
-                                        &bit_op_fake_quant};
+                                        &bit_op_fake_quant,
+                                        &bit_op_rms_norm,
+                                        &bit_op_projection};
 
 uint32_t bit_n_ops(void)
 {

@@ -42,6 +42,8 @@ int32_t *bit_i32(const bit_array *array);
  *   copy        source [n_copies, row_elements], destination before         destination after
  *   rope        input [n_tokens, n_heads, head_dim]                         output
  *   fake quant  input [dim]                                                 output
+ *   rms norm    input [dim]                                                 output
+ *   projection  input [n_groups, n_inputs]                                  output
  */
 typedef struct bit_row {
     bit_array inputs[BIT_ROW_INPUTS];
@@ -69,10 +71,13 @@ typedef struct bit_case {
     uint32_t n_heads, top_k, ratio, dim, head_dim, rope_dim, row_elements;
     int inverse;
     dsr_quant_kind quant_kind;
-    dsr_dtype dtype; /* of a copy or of a rope input */
+    uint32_t n_groups, n_inputs, n_outputs;
+    dsr_weight_format weight_format;
+    dsr_dtype dtype;        /* of a copy, of the input of a rope or norm */
+    dsr_dtype output_dtype; /* of a norm or projection */
     float scale, epsilon;
     float frequencies[64];
-    bit_array shared[BIT_SHARED_INPUTS]; /* attention: sinks; compressor: ape, norm */
+    bit_array shared[BIT_SHARED_INPUTS]; /* sinks; ape, norm; weight; weight, scales */
     bit_row rows[BIT_MAX_ROWS];
 } bit_case;
 
