@@ -4,6 +4,8 @@
 
 #include <dsrows/ops.h>
 
+#include "core/encoder_struct.h"
+
 static void add_one(void *user, uint32_t task, uint32_t n_tasks, void *const *views, const void *params)
 {
     (void)user;
@@ -54,6 +56,27 @@ static int failed(scenario *s, dsr_status status)
             return;                                                                                                    \
     } while (0)
 
+/* A failed call leaves no trace in the encoder, nor in its arena. */
+typedef struct encoder_trace {
+    uint32_t n_commands;
+    dsri_arena_mark mark;
+} encoder_trace;
+
+static encoder_trace trace_of(const scenario *s)
+{
+    return (encoder_trace){dsr_encoder_n_commands(s->encoder), dsri_arena_get_mark(&s->encoder->arena)};
+}
+
+static void check_trace(const scenario *s, encoder_trace before, dsr_status status)
+{
+    const encoder_trace now = trace_of(s);
+    assert_int_equal(now.n_commands, before.n_commands + (status == DSR_OK));
+    if (status == DSR_OK)
+        return;
+    assert_ptr_equal(now.mark.current, before.mark.current);
+    assert_int_equal(now.mark.used_bytes, before.mark.used_bytes);
+}
+
 static dsr_status encode_gather(scenario *s, uint32_t round)
 {
     dsr_view sources[N_ROWS];
@@ -64,9 +87,9 @@ static dsr_status encode_gather(scenario *s, uint32_t round)
     gather.sources = sources;
     gather.row_elements = N_ELEMENTS;
     gather.output = dsr_view_slice(dsr_view_whole(s->out, DSR_DTYPE_F32), round * 8, N_ROWS * N_ELEMENTS);
-    const uint32_t n_before = dsr_encoder_n_commands(s->encoder);
+    const encoder_trace before = trace_of(s);
     const dsr_status status = dsr_encode_gather(s->encoder, &gather);
-    assert_int_equal(dsr_encoder_n_commands(s->encoder), n_before + (status == DSR_OK));
+    check_trace(s, before, status);
     return status;
 }
 
@@ -83,9 +106,9 @@ static dsr_status encode_add(scenario *s)
     desc.access = &access;
     desc.params = params;
     desc.params_bytes = sizeof params;
-    const uint32_t n_before = dsr_encoder_n_commands(s->encoder);
+    const encoder_trace before = trace_of(s);
     const dsr_status status = dsr_encode_kernel(s->encoder, &desc);
-    assert_int_equal(dsr_encoder_n_commands(s->encoder), n_before + (status == DSR_OK));
+    check_trace(s, before, status);
     return status;
 }
 

@@ -55,6 +55,12 @@ static void test_steady_state(void **state)
         check(pieces);
     }
     assert_int_equal(counter.n_calls, n_calls);
+    /* Other sizes: blocks come in between those that are there. */
+    for (uint64_t seed = 4; seed < 8; seed++) {
+        dsri_arena_rewind(&arena, (dsri_arena_mark){.current = NULL});
+        fill(&arena, pieces, seed);
+        check(pieces);
+    }
     dsri_arena_free(&arena);
     assert_int_equal(counter.n_live, 0);
     assert_int_equal(counter.live_bytes, 0);
