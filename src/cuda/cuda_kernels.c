@@ -79,12 +79,12 @@ static dsri_cuda_grid scores_grid(const void *plan)
     return (dsri_cuda_grid){(most_scores(p) + score_block_keys(p) - 1) / score_block_keys(p), p->n_queries, 1};
 }
 
-/* q and keys as F32, and the partial sums of a second head warp. */
+/* q and keys as F32. */
 static uint32_t scores_shared(const void *plan)
 {
     const dsri_indexer_plan *p = plan;
     const uint32_t heads = p->n_heads == 32 ? 32 : 64;
-    return 128 * 4 * (heads + score_block_keys(p)) + 4 * 32 * 8 * 4;
+    return 128 * 4 * (heads + score_block_keys(p));
 }
 
 static dsri_cuda_grid select_grid(const void *plan)
@@ -100,7 +100,7 @@ static uint64_t histogram_bytes(const void *plan)
     return (uint64_t)p->n_queries * 4096 * 4;
 }
 
-enum { SCORES_SHARED_BYTES = 128 * 4 * (32 + 256) + 4 * 32 * 8 * 4, SELECT_SHARED_BYTES = 4096 * 8 + 4096 * 4 + 256 };
+enum { SCORES_SHARED_BYTES = 128 * 4 * (32 + 256), SELECT_SHARED_BYTES = 4096 * 8 + 4096 * 4 + 256 };
 
 static dsri_cuda_grid logits_grid(const void *plan)
 {
@@ -108,7 +108,7 @@ static dsri_cuda_grid logits_grid(const void *plan)
     uint32_t widest = 1;
     for (uint32_t r = 0; r < p->n_rows; r++)
         widest = p->rows[r].width > widest ? p->rows[r].width : widest;
-    return (dsri_cuda_grid){(widest + 31) / 32, p->n_heads / 32, p->n_queries};
+    return (dsri_cuda_grid){(widest + 63) / 64, p->n_heads / 32, p->n_queries};
 }
 
 static dsri_cuda_grid values_grid(const void *plan)
@@ -146,7 +146,7 @@ static const dsri_cuda_kernel kernels[] = {
     {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
      .launches = {{.entry = "dsr_indexer_scores_bf16__cuda",
-                   .block_x = 256,
+                   .block_x = 128,
                    .shared_bytes = SCORES_SHARED_BYTES,
                    .shared_of = scores_shared,
                    .grid = scores_grid},

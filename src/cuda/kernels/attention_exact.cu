@@ -2,68 +2,70 @@
  * logit, then softmax weights and weighted sums with one chain per head and feature. */
 #include "cuda/kernels/attention_common.cuh"
 
-/* ---- logits: a block is 32 heads x 32 slots, a thread 2 heads x 4 slots ------------------------------------ */
+/* ---- logits: a block is 32 heads x 64 slots, a thread 4 heads x 4 slots ------------------------------------- */
 
-enum { LOGIT_THREADS = 128, TILE = 32, K_STEP = 64, K_STRIDE = K_STEP + 4 }; /* padded: rows start 4 banks apart */
+enum { LOGIT_THREADS = 128, LOGIT_HEADS = 32, LOGIT_SLOTS = 64, K_STEP = 32, K_AHEAD = 4, K_STEPS = DSRI_HEAD_DIM / K_STEP };
 
 struct logit_shared {
-    float q[2][TILE][K_STRIDE];
-    float kv[2][TILE][K_STRIDE];
+    float q[2][K_STEP][LOGIT_HEADS];
+    float kv[2][K_STEP][LOGIT_SLOTS];
 };
 
-/* 8 BF16 values as they come from memory; zeros for a null row. */
-static __device__ __forceinline__ uint4 load_8(const uint16_t *row, uint32_t f, bool by_words)
+/* What a thread has on the way from memory for one step: 8 features of two parts of a slot, and of a head. */
+struct logit_step {
+    uint4 kv[2];
+    uint4 q;
+};
+
+struct logit_source {
+    const uint16_t *kv; /* null: zeros */
+    const uint16_t *q;
+    bool kv_by_words, q_by_words;
+};
+
+static __device__ __forceinline__ logit_step load_step(const logit_source &source, uint32_t step)
 {
-    if (row == nullptr)
-        return make_uint4(0, 0, 0, 0);
-    if (by_words)
-        return *reinterpret_cast<const uint4 *>(row + f);
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        w[i] = row[f + 2 * i] | (uint32_t)row[f + 2 * i + 1] << 16;
-    return make_uint4(w[0], w[1], w[2], w[3]);
+    const uint32_t part = threadIdx.x / LOGIT_SLOTS * 8, q_part = threadIdx.x / LOGIT_HEADS * 8;
+    logit_step loaded;
+    loaded.kv[0] = load_8(source.kv, step * K_STEP + part, source.kv_by_words);
+    loaded.kv[1] = load_8(source.kv, step * K_STEP + 16 + part, source.kv_by_words);
+    loaded.q = load_8(source.q, step * K_STEP + q_part, source.q_by_words);
+    return loaded;
 }
 
-static __device__ __forceinline__ bool is_finite_8(uint4 x)
+/* 8 consecutive features of one column to rows of a [features][stride] array. */
+static __device__ __forceinline__ void store_features(uint4 x, float *to, int stride)
 {
     const uint32_t w[4] = {x.x, x.y, x.z, x.w};
-    bool is_good = true;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        is_good = is_good && (w[i] & 0x7f80u) != 0x7f80u && (w[i] & 0x7f800000u) != 0x7f800000u;
-    return is_good;
+    for (int i = 0; i < 4; i++) {
+        to[2 * i * stride] = __uint_as_float(w[i] << 16);
+        to[(2 * i + 1) * stride] = __uint_as_float(w[i] & 0xffff0000u);
+    }
 }
 
-static __device__ __forceinline__ void widen_8(uint4 x, float *to)
+static __device__ __forceinline__ void store_step(const logit_step &loaded, uint32_t buffer, logit_shared &shared)
 {
-    float4 *out = reinterpret_cast<float4 *>(to);
-    out[0] = make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
-                         __uint_as_float(x.y & 0xffff0000u));
-    out[1] = make_float4(__uint_as_float(x.z << 16), __uint_as_float(x.z & 0xffff0000u), __uint_as_float(x.w << 16),
-                         __uint_as_float(x.w & 0xffff0000u));
+    const uint32_t slot = threadIdx.x % LOGIT_SLOTS, part = threadIdx.x / LOGIT_SLOTS * 8;
+    const uint32_t head = threadIdx.x % LOGIT_HEADS, q_part = threadIdx.x / LOGIT_HEADS * 8;
+    store_features(loaded.kv[0], &shared.kv[buffer][part][slot], LOGIT_SLOTS);
+    store_features(loaded.kv[1], &shared.kv[buffer][16 + part][slot], LOGIT_SLOTS);
+    store_features(loaded.q, &shared.q[buffer][q_part][head], LOGIT_HEADS);
 }
 
-static __device__ __forceinline__ void multiply_step(const float (*q)[K_STRIDE], const float (*kv)[K_STRIDE], float acc[2][4])
+static __device__ __forceinline__ void multiply_step(const logit_shared &shared, uint32_t buffer, uint32_t head, uint32_t slot,
+                                                     float acc[4][4])
 {
-#pragma unroll 4
-    for (int k = 0; k < K_STEP; k += 4) {
-        float4 a[2], b[4];
+#pragma unroll 8
+    for (int k = 0; k < K_STEP; k++) {
+        const float4 a = *reinterpret_cast<const float4 *>(&shared.q[buffer][k][head]);
+        const float4 b = *reinterpret_cast<const float4 *>(&shared.kv[buffer][k][slot]);
+        const float heads[4] = {a.x, a.y, a.z, a.w}, slots[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            a[h] = *reinterpret_cast<const float4 *>(&q[4 * h][k]);
+        for (int h = 0; h < 4; h++)
 #pragma unroll
-        for (int s = 0; s < 4; s++)
-            b[s] = *reinterpret_cast<const float4 *>(&kv[8 * s][k]);
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int s = 0; s < 4; s++) {
-                acc[h][s] = __fmaf_rn(a[h].x, b[s].x, acc[h][s]);
-                acc[h][s] = __fmaf_rn(a[h].y, b[s].y, acc[h][s]);
-                acc[h][s] = __fmaf_rn(a[h].z, b[s].z, acc[h][s]);
-                acc[h][s] = __fmaf_rn(a[h].w, b[s].w, acc[h][s]);
-            }
+            for (int s = 0; s < 4; s++)
+                acc[h][s] = __fmaf_rn(heads[h], slots[s], acc[h][s]);
     }
 }
 
@@ -72,180 +74,235 @@ extern "C" __global__ void __launch_bounds__(LOGIT_THREADS) dsr_attention_logits
 {
     __shared__ logit_shared shared;
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    const uint32_t first_slot = blockIdx.x * TILE, first_head = blockIdx.y * TILE;
+    const uint32_t first_slot = blockIdx.x * LOGIT_SLOTS, first_head = blockIdx.y * LOGIT_HEADS;
     if (first_slot >= at.width)
         return;
-    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
-    /* Thread t stages 16 values (2 x 8) of one slot and of one head per step: row t / 4, features t % 4 * 16. */
-    const uint32_t slot = first_slot + t / 4, part = t % 4 * 16;
-    const int32_t index = slot < at.width ? at.indices[slot] : -1;
+    const uint32_t t = threadIdx.x, own_slot = first_slot + t % LOGIT_SLOTS, own_head = first_head + t % LOGIT_HEADS;
+    const int32_t index = own_slot < at.width ? at.indices[own_slot] : -1;
     const bool is_selected = index >= 0 && (uint64_t)index < at.kv_len;
     bool is_bad_row = index < -1 || (index >= 0 && !is_selected), is_bad_head = false;
-    const uint16_t *kv = is_selected ? at.kv + (uint64_t)index * at.kv_row_stride : nullptr;
-    const uint16_t *q = at.q + (uint64_t)(first_head + t / 4) * DSRI_HEAD_DIM;
-    const bool kv_by_words = (((uintptr_t)at.kv | at.kv_row_stride * 2) & 15) == 0;
-    const bool q_by_words = ((uintptr_t)at.q & 15) == 0;
-    float acc[2][4] = {};
-    uint4 next[4];
+    logit_source source;
+    source.kv = is_selected ? at.kv + (uint64_t)index * at.kv_row_stride : nullptr;
+    source.q = at.q + (uint64_t)own_head * DSRI_HEAD_DIM;
+    source.kv_by_words = (((uintptr_t)at.kv | at.kv_row_stride * 2) & 15) == 0;
+    source.q_by_words = ((uintptr_t)at.q & 15) == 0;
+    const uint32_t head = t % 8 * 4, slot = t / 8 * 4;
+    float acc[4][4] = {};
 
+    logit_step ahead[K_AHEAD];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        next[i] = load_8(kv, part + 8 * i, kv_by_words);
-        next[2 + i] = load_8(q, part + 8 * i, q_by_words);
-    }
-    for (int step = 0; step < DSRI_HEAD_DIM / K_STEP; step++) {
-        const int buffer = step % 2;
+    for (int i = 0; i < K_AHEAD; i++)
+        ahead[i] = load_step(source, i);
+    for (uint32_t first = 0; first < K_STEPS; first += K_AHEAD) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            is_bad_row = is_bad_row || !is_finite_8(next[i]);
-            is_bad_head = is_bad_head || !is_finite_8(next[2 + i]);
-            widen_8(next[i], &shared.kv[buffer][t / 4][part + 8 * i]);
-            widen_8(next[2 + i], &shared.q[buffer][t / 4][part + 8 * i]);
+        for (int i = 0; i < K_AHEAD; i++) {
+            is_bad_row = is_bad_row || !is_finite_8(ahead[i].kv[0]) || !is_finite_8(ahead[i].kv[1]);
+            is_bad_head = is_bad_head || !is_finite_8(ahead[i].q);
+            store_step(ahead[i], i % 2, shared);
+            __syncthreads();
+            if (first + i + K_AHEAD < K_STEPS)
+                ahead[i] = load_step(source, first + i + K_AHEAD);
+            multiply_step(shared, i % 2, head, slot, acc);
         }
-        __syncthreads();
-        if (step + 1 < DSRI_HEAD_DIM / K_STEP) {
-            const uint32_t f = (uint32_t)(step + 1) * K_STEP + part;
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                next[i] = load_8(kv, f + 8 * i, kv_by_words);
-                next[2 + i] = load_8(q, f + 8 * i, q_by_words);
-            }
-        }
-        /* A lane's heads are 4 apart and its slots 8 apart: lanes of a warp read neighbouring rows. */
-        multiply_step(&shared.q[buffer][warp * 8 + lane / 8], &shared.kv[buffer][lane % 8], acc);
     }
     if (is_bad_row)
         at.flags->is_bad = 1;
     if (is_bad_head)
-        at.flags->is_bad_head[first_head + t / 4] = 1;
+        at.flags->is_bad_head[own_head] = 1;
 #pragma unroll
-    for (int h = 0; h < 2; h++)
+    for (int s = 0; s < 4; s++) {
+        if (first_slot + slot + s >= at.width)
+            continue;
+        float *logits = at.logits + (uint64_t)(first_slot + slot + s) * plan.n_heads + first_head + head;
 #pragma unroll
-        for (int s = 0; s < 4; s++) {
-            const uint32_t head = first_head + warp * 8 + lane / 8 + 4 * h, to = first_slot + lane % 8 + 8 * s;
-            const float logit = __fmul_rn(acc[h][s], plan.scale);
-            if (to >= at.width)
-                continue;
-            at.logits[(uint64_t)to * plan.n_heads + head] = logit;
-            if (!f32_is_finite(logit))
-                at.flags->is_bad_head[head] = 1;
+        for (int h = 0; h < 4; h++) {
+            logits[h] = __fmul_rn(acc[h][s], plan.scale);
+            if (!f32_is_finite(logits[h]))
+                at.flags->is_bad_head[first_head + head + h] = 1;
         }
+    }
 }
 
-/* ---- values: a block is 16 heads x 64 features ------------------------------------------------------------- */
+/* ---- values: a block is 16 heads x 64 features; four warps of 2 x 4 outputs a thread, and one for denominators -- */
 
 enum { VALUE_WARPS = 4, VALUE_THREADS = 32 * (VALUE_WARPS + 1), BLOCK_HEADS = 16, BLOCK_FEATURES = 64, SLOTS = 64 };
 
 struct value_shared {
-    float weights[SLOTS][BLOCK_HEADS]; /* logits, then exp(logit - max) */
+    float weights[SLOTS][BLOCK_HEADS]; /* exp(logit - max) */
     float rows[SLOTS][BLOCK_FEATURES];
     float max[BLOCK_HEADS];            /* over all slots and the sink */
-    float chunk_max[BLOCK_HEADS];
     float factors[BLOCK_HEADS];        /* chunked: exp(m_c - M) */
     float denominators[BLOCK_HEADS];
-    float partial_max[VALUE_THREADS / BLOCK_HEADS][BLOCK_HEADS];
-    int32_t index[SLOTS];
+    float partial_max[VALUE_THREADS / 4][BLOCK_HEADS];
+    uint32_t selected[VALUE_WARPS];    /* bits of 16 slots each */
     int is_last;
 };
 
-static __device__ float minus_infinity()
+/* What a thread of the four warps has on the way for a tile of 64 slots: 8 logits of slot t / 2, features t % 8 * 8 of slots
+ * t / 8 + 16 j, and the indices of those slots one tile further. */
+struct value_tile {
+    float4 logits[2];
+    uint4 rows[4];
+    int32_t index; /* of slot t / 2 */
+};
+
+struct value_place {
+    uint32_t n_heads, first_head, first_feature;
+    bool by_words;
+};
+
+static __device__ __forceinline__ float minus_infinity()
 {
     return __uint_as_float(0xff800000u);
 }
 
-/* shared.max: the sink and the logits of all selected slots. */
-static __device__ void find_max(const attention_query &at, const dsri_attention_plan &plan, uint32_t first_head,
-                                value_shared &shared)
+/* shared.max: the sink and the logits of all selected slots. Thread t takes slots t / 4 + 40 i, heads t % 4 * 4. */
+static __device__ __forceinline__ void find_max(const attention_query &at, const dsri_attention_plan &plan,
+                                                uint32_t first_head, value_shared &shared)
 {
-    const uint32_t h = threadIdx.x % BLOCK_HEADS, part = threadIdx.x / BLOCK_HEADS;
-    const uint32_t n_parts = VALUE_THREADS / BLOCK_HEADS;
-    float max = plan.sinks[first_head + h];
-    for (uint32_t slot = part; slot < at.width; slot += n_parts) {
-        const float logit = at.logits[(uint64_t)slot * plan.n_heads + first_head + h];
-        max = at.indices[slot] >= 0 && logit > max ? logit : max;
-    }
-    shared.partial_max[part][h] = max;
-    __syncthreads();
-    if (part == 0) {
-        for (uint32_t i = 1; i < n_parts; i++)
-            max = shared.partial_max[i][h] > max ? shared.partial_max[i][h] : max;
-        shared.max[h] = max;
-    }
-    __syncthreads();
-}
-
-/* Stages the logits and the KV features of 64 slots. Slots past the width and unselected ones get index -1. */
-static __device__ void stage_slots(const attention_query &at, uint32_t n_heads, uint32_t first_head, uint32_t first_feature,
-                                   uint32_t first_slot, value_shared &shared)
-{
-    for (uint32_t i = threadIdx.x; i < SLOTS; i += VALUE_THREADS) {
-        const int32_t index = first_slot + i < at.width ? at.indices[first_slot + i] : -1;
-        shared.index[i] = index >= 0 && (uint64_t)index < at.kv_len ? index : -1;
-    }
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < SLOTS * BLOCK_HEADS; i += VALUE_THREADS) {
-        const uint32_t slot = i / BLOCK_HEADS, h = i % BLOCK_HEADS;
-        shared.weights[slot][h] =
-            shared.index[slot] >= 0 ? at.logits[(uint64_t)(first_slot + slot) * n_heads + first_head + h] : minus_infinity();
-    }
-    const bool by_words = (((uintptr_t)at.kv | at.kv_row_stride * 2) & 15) == 0;
-    for (uint32_t i = threadIdx.x; i < SLOTS * BLOCK_FEATURES / 8; i += VALUE_THREADS) {
-        const uint32_t slot = i / (BLOCK_FEATURES / 8), f = i % (BLOCK_FEATURES / 8) * 8;
-        const int32_t index = shared.index[slot];
-        const uint16_t *row = index >= 0 ? at.kv + (uint64_t)index * at.kv_row_stride : nullptr;
-        widen_8(load_8(row, first_feature + f, by_words), &shared.rows[slot][f]);
-    }
-    __syncthreads();
-}
-
-/* Chunked form: the largest logit of the staged chunk, -inf if none is selected. */
-static __device__ void find_chunk_max(value_shared &shared)
-{
-    const uint32_t lane = threadIdx.x % 32, h = lane % BLOCK_HEADS;
-    if (threadIdx.x / 32 == VALUE_WARPS) {
-        float max = minus_infinity();
-        for (uint32_t slot = lane / BLOCK_HEADS; slot < SLOTS; slot += 2)
-            max = shared.weights[slot][h] > max ? shared.weights[slot][h] : max;
-        const float other = __shfl_xor_sync(0xffffffffu, max, BLOCK_HEADS);
-        max = other > max ? other : max;
-        shared.chunk_max[h] = max;
-        shared.factors[h] = softmax_exp(__fadd_rn(max, -shared.max[h]));
-    }
-    __syncthreads();
-}
-
-static __device__ void exponentiate(const float *max, value_shared &shared)
-{
-    for (uint32_t i = threadIdx.x; i < SLOTS * BLOCK_HEADS; i += VALUE_THREADS) {
-        const uint32_t slot = i / BLOCK_HEADS, h = i % BLOCK_HEADS;
-        if (shared.index[slot] >= 0)
-            shared.weights[slot][h] = softmax_exp(__fadd_rn(shared.weights[slot][h], -max[h]));
-    }
-    __syncthreads();
-}
-
-static __device__ __forceinline__ void add_rows(const value_shared &shared, uint32_t h, uint32_t f, float acc[2][4])
-{
+    enum { STRIDE = VALUE_THREADS / 4 };
+    const uint32_t h = threadIdx.x % 4 * 4, part = threadIdx.x / 4;
+    float max[4] = {minus_infinity(), minus_infinity(), minus_infinity(), minus_infinity()};
 #pragma unroll 8
-    for (int slot = 0; slot < SLOTS; slot++) {
-        if (shared.index[slot] < 0)
-            continue;
-        const float2 w = *reinterpret_cast<const float2 *>(&shared.weights[slot][h]);
-        const float4 v = *reinterpret_cast<const float4 *>(&shared.rows[slot][f]);
-        acc[0][0] = __fmaf_rn(w.x, v.x, acc[0][0]);
-        acc[0][1] = __fmaf_rn(w.x, v.y, acc[0][1]);
-        acc[0][2] = __fmaf_rn(w.x, v.z, acc[0][2]);
-        acc[0][3] = __fmaf_rn(w.x, v.w, acc[0][3]);
-        acc[1][0] = __fmaf_rn(w.y, v.x, acc[1][0]);
-        acc[1][1] = __fmaf_rn(w.y, v.y, acc[1][1]);
-        acc[1][2] = __fmaf_rn(w.y, v.z, acc[1][2]);
-        acc[1][3] = __fmaf_rn(w.y, v.w, acc[1][3]);
+    for (uint32_t slot = part; slot < at.width; slot += STRIDE) {
+        const float4 l =
+            *reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * plan.n_heads + first_head + h);
+        if (at.indices[slot] >= 0) {
+            max[0] = l.x > max[0] ? l.x : max[0];
+            max[1] = l.y > max[1] ? l.y : max[1];
+            max[2] = l.z > max[2] ? l.z : max[2];
+            max[3] = l.w > max[3] ? l.w : max[3];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        shared.partial_max[part][h + i] = max[i];
+    __syncthreads();
+    if (threadIdx.x < BLOCK_HEADS) {
+        float all = plan.sinks[first_head + threadIdx.x];
+#pragma unroll 8
+        for (int i = 0; i < STRIDE; i++)
+            all = shared.partial_max[i][threadIdx.x] > all ? shared.partial_max[i][threadIdx.x] : all;
+        shared.max[threadIdx.x] = all;
+    }
+    __syncthreads();
+}
+
+static __device__ __forceinline__ int32_t usable_index(const attention_query &at, uint32_t slot)
+{
+    const int32_t index = slot < at.width ? at.indices[slot] : -1;
+    return index >= 0 && (uint64_t)index < at.kv_len ? index : -1;
+}
+
+static __device__ __forceinline__ void load_indices(const attention_query &at, uint32_t first_slot, int32_t indices[4])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        indices[j] = usable_index(at, first_slot + threadIdx.x / 8 + 16 * j);
+}
+
+static __device__ __forceinline__ void load_tile(const attention_query &at, const value_place &place, uint32_t first_slot,
+                                                 const int32_t indices[4], value_tile &tile)
+{
+    const uint32_t slot = first_slot + threadIdx.x / 2, h = place.first_head + threadIdx.x % 2 * 8;
+    tile.index = usable_index(at, slot);
+    tile.logits[0] = tile.logits[1] = make_float4(0, 0, 0, 0);
+    if (tile.index >= 0) {
+        const float4 *logits = reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * place.n_heads + h);
+        tile.logits[0] = logits[0];
+        tile.logits[1] = logits[1];
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint16_t *row = indices[j] >= 0 ? at.kv + (uint64_t)indices[j] * at.kv_row_stride : nullptr;
+        tile.rows[j] = load_8(row, place.first_feature + threadIdx.x % 8 * 8, place.by_words);
     }
 }
 
-/* One chain on from `numerators`, or a chain of the chunk's own that is then scaled and added. */
-static __device__ __forceinline__ void add_values(const value_shared &shared, uint32_t h, uint32_t f, bool chunked,
-                                                  float numerators[2][4])
+/* Bits 0, 2, 4, ... 30 to bits 0..15. */
+static __device__ __forceinline__ uint32_t even_bits(uint32_t x)
+{
+    x &= 0x55555555u;
+    x = (x | x >> 1) & 0x33333333u;
+    x = (x | x >> 2) & 0x0f0f0f0fu;
+    x = (x | x >> 4) & 0x00ff00ffu;
+    return (x | x >> 8) & 0x0000ffffu;
+}
+
+/* Chunked form: turns shared.partial_max[0..3] into the chunk's maxima for the four warps that hold its logits. */
+static __device__ __forceinline__ void find_chunk_max(const float logits[8], bool is_selected, float max[8],
+                                                      value_shared &shared)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = threadIdx.x % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        max[i] = is_selected ? logits[i] : minus_infinity();
+#pragma unroll
+        for (int s = 2; s < 32; s *= 2) {
+            const float other = __shfl_xor_sync(0xffffffffu, max[i], s);
+            max[i] = other > max[i] ? other : max[i];
+        }
+        if (lane < 2)
+            shared.partial_max[warp][h + i] = max[i];
+    }
+    asm volatile("bar.sync 1, 128;" ::: "memory"); /* the four warps alone */
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int w = 0; w < VALUE_WARPS; w++)
+            max[i] = shared.partial_max[w][h + i] > max[i] ? shared.partial_max[w][h + i] : max[i];
+}
+
+static __device__ __forceinline__ void store_tile(const value_tile &tile, bool chunked, value_shared &shared)
+{
+    const uint32_t t = threadIdx.x, warp = t / 32, lane = t % 32, h = t % 2 * 8;
+    const float logits[8] = {tile.logits[0].x, tile.logits[0].y, tile.logits[0].z, tile.logits[0].w,
+                             tile.logits[1].x, tile.logits[1].y, tile.logits[1].z, tile.logits[1].w};
+    const bool is_selected = tile.index >= 0;
+    float max[8], weights[8];
+    if (chunked) {
+        find_chunk_max(logits, is_selected, max, shared);
+        if (t < 2)
+            for (int i = 0; i < 8; i++)
+                shared.factors[h + i] = softmax_exp(__fadd_rn(max[i], -shared.max[h + i]));
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            max[i] = shared.max[h + i];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        weights[i] = softmax_exp(__fadd_rn(logits[i], -max[i]));
+    float4 *to = reinterpret_cast<float4 *>(&shared.weights[t / 2][h]);
+    to[0] = make_float4(weights[0], weights[1], weights[2], weights[3]);
+    to[1] = make_float4(weights[4], weights[5], weights[6], weights[7]);
+    const uint32_t bits = even_bits(__ballot_sync(0xffffffffu, is_selected));
+    if (lane == 0)
+        shared.selected[warp] = bits;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        widen_8(tile.rows[j], &shared.rows[t / 8 + 16 * j][t % 8 * 8]);
+}
+
+static __device__ __forceinline__ void add_slot(const value_shared &shared, uint32_t slot, uint32_t h, uint32_t f,
+                                                float acc[2][4])
+{
+    const float2 w = *reinterpret_cast<const float2 *>(&shared.weights[slot][h]);
+    const float4 v = *reinterpret_cast<const float4 *>(&shared.rows[slot][f]);
+    acc[0][0] = __fmaf_rn(w.x, v.x, acc[0][0]);
+    acc[0][1] = __fmaf_rn(w.x, v.y, acc[0][1]);
+    acc[0][2] = __fmaf_rn(w.x, v.z, acc[0][2]);
+    acc[0][3] = __fmaf_rn(w.x, v.w, acc[0][3]);
+    acc[1][0] = __fmaf_rn(w.y, v.x, acc[1][0]);
+    acc[1][1] = __fmaf_rn(w.y, v.y, acc[1][1]);
+    acc[1][2] = __fmaf_rn(w.y, v.z, acc[1][2]);
+    acc[1][3] = __fmaf_rn(w.y, v.w, acc[1][3]);
+}
+
+/* Adds a tile's selected slots in order: one chain on from `numerators`, or a chain of the chunk's own that is then scaled
+ * and added. */
+static __device__ __forceinline__ void add_values(const value_shared &shared, uint64_t selected, uint32_t h, uint32_t f,
+                                                  bool chunked, float numerators[2][4])
 {
     float sums[2][4];
 #pragma unroll
@@ -253,7 +310,14 @@ static __device__ __forceinline__ void add_values(const value_shared &shared, ui
 #pragma unroll
         for (int j = 0; j < 4; j++)
             sums[i][j] = chunked ? 0.0f : numerators[i][j];
-    add_rows(shared, h, f, sums);
+    if (selected == ~(uint64_t)0) {
+#pragma unroll 16
+        for (int slot = 0; slot < SLOTS; slot++)
+            add_slot(shared, slot, h, f, sums);
+    } else {
+        for (uint64_t left = selected; left != 0; left &= left - 1)
+            add_slot(shared, __ffsll((long long)left) - 1, h, f, sums);
+    }
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -261,17 +325,23 @@ static __device__ __forceinline__ void add_values(const value_shared &shared, ui
             numerators[i][j] = chunked ? __fmaf_rn(shared.factors[h + i], sums[i][j], numerators[i][j]) : sums[i][j];
 }
 
-static __device__ __forceinline__ float add_weights(const value_shared &shared, uint32_t h, bool chunked, float denominator)
+static __device__ __forceinline__ float add_weights(const value_shared &shared, uint64_t selected, uint32_t h, bool chunked,
+                                                    float denominator)
 {
     float sum = chunked ? 0.0f : denominator;
-#pragma unroll 8
-    for (int slot = 0; slot < SLOTS; slot++)
-        sum = shared.index[slot] >= 0 ? __fadd_rn(sum, shared.weights[slot][h]) : sum;
+    if (selected == ~(uint64_t)0) {
+#pragma unroll 16
+        for (int slot = 0; slot < SLOTS; slot++)
+            sum = __fadd_rn(sum, shared.weights[slot][h]);
+    } else {
+        for (uint64_t left = selected; left != 0; left &= left - 1)
+            sum = __fadd_rn(sum, shared.weights[__ffsll((long long)left) - 1][h]);
+    }
     return chunked ? __fmaf_rn(shared.factors[h], sum, denominator) : sum;
 }
 
 /* The last block of a query to get here clears its flags for the next command. */
-static __device__ void release_flags(const attention_query &at, uint32_t n_heads, value_shared &shared)
+static __device__ __forceinline__ void release_flags(const attention_query &at, uint32_t n_heads, value_shared &shared)
 {
     __syncthreads();
     if (threadIdx.x == 0)
@@ -292,29 +362,41 @@ extern "C" __global__ void __launch_bounds__(VALUE_THREADS) dsr_attention_values
 {
     __shared__ value_shared shared;
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    const uint32_t first_feature = blockIdx.x * BLOCK_FEATURES, first_head = blockIdx.y * BLOCK_HEADS;
+    const value_place place = {plan.n_heads, blockIdx.y * BLOCK_HEADS, blockIdx.x * BLOCK_FEATURES,
+                               (((uintptr_t)at.kv | at.kv_row_stride * 2) & 15) == 0};
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const bool is_denominator_warp = warp == VALUE_WARPS;
+    const bool is_denominator_warp = warp == VALUE_WARPS, chunked = plan.chunked != 0;
     /* A warp is 8 heads x 32 features, a lane 2 heads x 4 features. */
     const uint32_t h = is_denominator_warp ? lane % BLOCK_HEADS : warp / 2 * 8 + lane / 8 * 2;
     const uint32_t f = warp % 2 * 32 + lane % 8 * 4;
     float numerators[2][4] = {}, denominator = 0.0f;
+    int32_t indices[4];
+    value_tile tile;
 
-    find_max(at, plan, first_head, shared);
-    if (is_denominator_warp)
-        denominator = softmax_exp(__fadd_rn(plan.sinks[first_head + h], -shared.max[h]));
+    find_max(at, plan, place.first_head, shared);
+    if (is_denominator_warp) {
+        denominator = softmax_exp(__fadd_rn(plan.sinks[place.first_head + h], -shared.max[h]));
+    } else {
+        load_indices(at, 0, indices);
+        load_tile(at, place, 0, indices, tile);
+        load_indices(at, SLOTS, indices);
+    }
     for (uint32_t first_slot = 0; first_slot < at.width; first_slot += SLOTS) {
-        stage_slots(at, plan.n_heads, first_head, first_feature, first_slot, shared);
-        if (plan.chunked)
-            find_chunk_max(shared);
-        exponentiate(plan.chunked ? shared.chunk_max : shared.max, shared);
-        const bool is_empty = !__syncthreads_or(threadIdx.x < SLOTS && shared.index[threadIdx.x] >= 0);
-        if (is_empty)
-            continue;
-        if (is_denominator_warp)
-            denominator = add_weights(shared, h, plan.chunked, denominator);
-        else
-            add_values(shared, h, f, plan.chunked, numerators);
+        if (!is_denominator_warp)
+            store_tile(tile, chunked, shared);
+        __syncthreads();
+        if (!is_denominator_warp && first_slot + SLOTS < at.width) {
+            load_tile(at, place, first_slot + SLOTS, indices, tile);
+            load_indices(at, first_slot + 2 * SLOTS, indices);
+        }
+        const uint64_t selected = (uint64_t)(shared.selected[2] | shared.selected[3] << 16) << 32 |
+                                  (shared.selected[0] | shared.selected[1] << 16);
+        if (selected != 0) {
+            if (is_denominator_warp)
+                denominator = add_weights(shared, selected, h, chunked, denominator);
+            else
+                add_values(shared, selected, h, f, chunked, numerators);
+        }
         __syncthreads();
     }
     if (is_denominator_warp && lane < BLOCK_HEADS)
@@ -322,9 +404,9 @@ extern "C" __global__ void __launch_bounds__(VALUE_THREADS) dsr_attention_values
     __syncthreads();
     if (!is_denominator_warp)
         for (int i = 0; i < 2; i++) {
-            const uint32_t head = first_head + h + i;
+            const uint32_t head = place.first_head + h + i;
             const bool is_zero = at.flags->is_bad || at.flags->is_bad_head[head] || !f32_is_finite(plan.sinks[head]);
-            uint16_t *output = at.output + (uint64_t)head * DSRI_HEAD_DIM + first_feature + f;
+            uint16_t *output = at.output + (uint64_t)head * DSRI_HEAD_DIM + place.first_feature + f;
             for (int j = 0; j < 4; j++)
                 output[j] = is_zero ? 0 : f32_to_finite_bf16(__fdiv_rn(numerators[i][j], shared.denominators[h + i]));
         }

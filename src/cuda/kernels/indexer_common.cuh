@@ -24,7 +24,7 @@ struct indexer_query {
 /* The query numbered `query` through all rows. */
 static __device__ __forceinline__ indexer_query find_query(const dsri_indexer_plan &plan, uint32_t query, uint8_t *zeroed)
 {
-    uint32_t r = 0;
+    uint32_t r = plan.n_queries == plan.n_rows ? query : 0; /* one query a row: no search */
     while (r + 1 < plan.n_rows && plan.rows[r + 1].first_query <= query)
         r++;
     const dsri_indexer_row_plan &row = plan.rows[r];

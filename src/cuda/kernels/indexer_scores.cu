@@ -1,59 +1,97 @@
 /* Device-exact index scores: every dot product is one F32 chain, so this is a matrix product on the F32 pipe with tiles of
- * 4 heads x 8 keys in each thread's registers.
+ * 8 heads x 8 keys in each thread's registers.
  *
- * Heads are dealt to threads so that the sum by halving stays local: a thread holds heads b, b + H/2, b + H/4, b + 3H/4 of
- * a quarter's head b; the remaining levels are across threads. 128 heads are two passes of 64, joined first. */
+ * Heads are dealt to threads so that the sum by halving stays local: of a pass of 64 heads, a thread holds b, b + 32,
+ * b + 16, b + 48, b + 8, b + 40, b + 24 and b + 56, and only the last levels cross threads. 128 heads are two passes, joined
+ * first; 32 heads are half a pass with twice the keys. */
 #include "cuda/kernels/indexer_common.cuh"
 
-enum { SCORE_THREADS = 256, KEYS_PER_THREAD = 8, HEADS_PER_THREAD = 4 };
+enum { SCORE_THREADS = 128, TILE_KEYS = 8, TILE_HEADS = 8 };
 
 template <int HEADS>
 struct score_shape {
-    static constexpr int PASS = HEADS < 64 ? HEADS : 64;   /* heads of a pass */
-    static constexpr int HEAD_WARPS = PASS / 32;           /* warps side by side along the heads */
-    static constexpr int KEYS = 8 / HEAD_WARPS * 32;       /* keys of a block */
+    static constexpr int PASS = HEADS < 64 ? HEADS : 64;
     static constexpr int PASSES = HEADS / PASS;
+    static constexpr int GROUPS = PASS / TILE_HEADS;             /* of heads: lanes of a warp along the heads */
+    static constexpr int WARP_KEYS = 32 / GROUPS * TILE_KEYS;
+    static constexpr int KEYS = SCORE_THREADS / 32 * WARP_KEYS;  /* of a block */
 };
 
-/* Head that stands at place p of a pass. */
+/* Head j of thread group b. */
 template <int PASS>
-static __device__ __forceinline__ int head_at(int p)
+static __device__ __forceinline__ int head_of(int b, int j)
 {
-    const int b = p / 4, j = p % 4;
-    return b + (j & 1 ? PASS / 2 : 0) + (j & 2 ? PASS / 4 : 0);
+    return b + (j & 1 ? PASS / 2 : 0) + (j & 2 ? PASS / 4 : 0) + (j & 4 ? PASS / 8 : 0);
+}
+
+/* Place of head h in a row of the staged queries: a thread's heads are two runs of 4, lanes side by side in each run. */
+template <int PASS>
+static __device__ __forceinline__ int place_of(int h)
+{
+    const int b = h % (PASS / 8), j = (h / (PASS / 2) & 1) + (h / (PASS / 4) & 1) * 2 + (h / (PASS / 8) & 1) * 4;
+    return (j / 4) * (PASS / 2) + b * 4 + j % 4;
+}
+
+static __device__ __forceinline__ uint4 load_8_bf16(const uint16_t *source, bool by_words)
+{
+    if (by_words)
+        return *reinterpret_cast<const uint4 *>(source);
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        w[i] = source[2 * i] | (uint32_t)source[2 * i + 1] << 16;
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/* 8 consecutive features of one column to rows f.. of a [features][stride] array. */
+static __device__ __forceinline__ void store_column(uint4 x, float *to, int stride)
+{
+    const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        to[2 * i * stride] = __uint_as_float(w[i] << 16);
+        to[(2 * i + 1) * stride] = __uint_as_float(w[i] & 0xffff0000u);
+    }
 }
 
 template <int PASS>
-static __device__ void stage_queries(const indexer_query &at, int first_head, float *q)
+static __device__ __forceinline__ void stage_queries(const indexer_query &at, int first_head, float *q)
 {
-    for (int i = threadIdx.x; i < PASS * DSRI_INDEX_DIM; i += SCORE_THREADS) {
-        const int p = i % PASS, f = i / PASS;
-        q[f * PASS + p] = bf16_to_f32(at.q[(first_head + head_at<PASS>(p)) * DSRI_INDEX_DIM + f]);
+    constexpr int N = PASS * (DSRI_INDEX_DIM / 8) / SCORE_THREADS;
+    const bool by_words = ((uintptr_t)at.q & 15) == 0;
+    uint4 loaded[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int at_i = i * SCORE_THREADS + threadIdx.x, head = at_i % PASS, f = at_i / PASS * 8;
+        loaded[i] = load_8_bf16(at.q + (first_head + head) * DSRI_INDEX_DIM + f, by_words);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int at_i = i * SCORE_THREADS + threadIdx.x, head = at_i % PASS, f = at_i / PASS * 8;
+        store_column(loaded[i], q + f * PASS + place_of<PASS>(head), PASS);
     }
 }
 
 /* keys[f][key] as F32; keys past the last one seen are zeros. A lane is a key: stores without bank conflicts. */
 template <int KEYS>
-static __device__ void stage_keys(const indexer_query &at, uint64_t first_key, float *keys)
+static __device__ __forceinline__ void stage_keys(const indexer_query &at, uint64_t first_key, float *keys)
 {
+    constexpr int N = KEYS * (DSRI_INDEX_DIM / 8) / SCORE_THREADS, BATCH = 8;
     const bool by_words = (((uintptr_t)at.keys | at.key_row_stride * 2) & 15) == 0;
-    for (int i = threadIdx.x; i < KEYS * (DSRI_INDEX_DIM / 8); i += SCORE_THREADS) {
-        const int key = i % KEYS, f = i / KEYS * 8;
-        uint32_t pairs[4] = {0, 0, 0, 0};
-        if (first_key + key < at.n_seen) {
-            const uint16_t *source = at.keys + (first_key + key) * at.key_row_stride + f;
-            if (by_words) {
-                const uint4 word = *reinterpret_cast<const uint4 *>(source);
-                pairs[0] = word.x, pairs[1] = word.y, pairs[2] = word.z, pairs[3] = word.w;
-            } else {
-                for (int j = 0; j < 4; j++)
-                    pairs[j] = source[2 * j] | (uint32_t)source[2 * j + 1] << 16;
-            }
+#pragma unroll
+    for (int first = 0; first < N; first += BATCH) {
+        uint4 loaded[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int at_i = (first + i) * SCORE_THREADS + threadIdx.x, key = at_i % KEYS, f = at_i / KEYS * 8;
+            loaded[i] = make_uint4(0, 0, 0, 0);
+            if (first_key + key < at.n_seen)
+                loaded[i] = load_8_bf16(at.keys + (first_key + key) * at.key_row_stride + f, by_words);
         }
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            keys[(f + 2 * j) * KEYS + key] = __uint_as_float(pairs[j] << 16);
-            keys[(f + 2 * j + 1) * KEYS + key] = __uint_as_float(pairs[j] & 0xffff0000u);
+        for (int i = 0; i < BATCH; i++) {
+            const int at_i = (first + i) * SCORE_THREADS + threadIdx.x, key = at_i % KEYS, f = at_i / KEYS * 8;
+            store_column(loaded[i], keys + f * KEYS + key, KEYS);
         }
     }
 }
@@ -65,86 +103,86 @@ static __device__ __forceinline__ float weighted(float dot, float weight)
 }
 
 template <int PASS, int KEYS>
-static __device__ __forceinline__ void multiply(const float *q, const float *keys, float dots[HEADS_PER_THREAD][KEYS_PER_THREAD])
+static __device__ __forceinline__ void multiply(const float *q, const float *keys, float dots[TILE_HEADS][TILE_KEYS])
 {
+    constexpr int HALF = 32 / (PASS / TILE_HEADS) * 4; /* a lane's second run of 4 keys */
 #pragma unroll
-    for (int h = 0; h < HEADS_PER_THREAD; h++)
+    for (int h = 0; h < TILE_HEADS; h++)
 #pragma unroll
-        for (int k = 0; k < KEYS_PER_THREAD; k++)
+        for (int k = 0; k < TILE_KEYS; k++)
             dots[h][k] = 0.0f;
-#pragma unroll 8
+#pragma unroll 4
     for (int f = 0; f < DSRI_INDEX_DIM; f++) {
         const float4 a = *reinterpret_cast<const float4 *>(q + f * PASS);
-        const float4 k0 = *reinterpret_cast<const float4 *>(keys + f * KEYS);
-        const float4 k1 = *reinterpret_cast<const float4 *>(keys + f * KEYS + 16);
-        const float heads[4] = {a.x, a.y, a.z, a.w};
-        const float key[8] = {k0.x, k0.y, k0.z, k0.w, k1.x, k1.y, k1.z, k1.w};
+        const float4 b = *reinterpret_cast<const float4 *>(q + f * PASS + PASS / 2);
+        const float4 c = *reinterpret_cast<const float4 *>(keys + f * KEYS);
+        const float4 d = *reinterpret_cast<const float4 *>(keys + f * KEYS + HALF);
+        const float heads[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        const float key[8] = {c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w};
 #pragma unroll
-        for (int h = 0; h < HEADS_PER_THREAD; h++)
+        for (int h = 0; h < TILE_HEADS; h++)
 #pragma unroll
-            for (int k = 0; k < KEYS_PER_THREAD; k++)
+            for (int k = 0; k < TILE_KEYS; k++)
                 dots[h][k] = __fmaf_rn(heads[h], key[k], dots[h][k]);
     }
+}
+
+/* Sum over a thread's heads by halving: head j and j + 1 are PASS / 2 apart, then PASS / 4, then PASS / 8. */
+static __device__ __forceinline__ float sum_heads(const float c[TILE_HEADS])
+{
+    const float low = __fadd_rn(__fadd_rn(c[0], c[1]), __fadd_rn(c[2], c[3]));
+    const float high = __fadd_rn(__fadd_rn(c[4], c[5]), __fadd_rn(c[6], c[7]));
+    return __fadd_rn(low, high);
 }
 
 template <int HEADS>
 static __device__ void score_block(const indexer_query &at, uint64_t first_key, float *shared)
 {
     typedef score_shape<HEADS> shape;
-    constexpr int PASS = shape::PASS, KEYS = shape::KEYS;
-    float *q = shared, *keys = q + DSRI_INDEX_DIM * PASS, *partial = keys + DSRI_INDEX_DIM * KEYS;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int head_warp = warp % shape::HEAD_WARPS, key_warp = warp / shape::HEAD_WARPS;
-    const int group = lane % 8; /* of 4 heads */
-    /* A lane's keys are 4 from key_base and 4 from key_base + 16. */
-    const int key_base = key_warp * 32 + lane / 8 * 4;
-    float sums[KEYS_PER_THREAD];
+    constexpr int PASS = shape::PASS, KEYS = shape::KEYS, GROUPS = shape::GROUPS;
+    float *q = shared, *keys = q + DSRI_INDEX_DIM * PASS;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, b = lane % GROUPS;
+    const int key_base = warp * shape::WARP_KEYS + lane / GROUPS * 4;
+    float dots[TILE_HEADS][TILE_KEYS], first_half[TILE_HEADS][TILE_KEYS];
 
     stage_keys<KEYS>(at, first_key, keys);
-    float c[HEADS_PER_THREAD][KEYS_PER_THREAD];
 #pragma unroll
     for (int pass = 0; pass < shape::PASSES; pass++) {
         if (pass)
             __syncthreads();
         stage_queries<PASS>(at, pass * PASS, q);
         __syncthreads();
-        float dots[HEADS_PER_THREAD][KEYS_PER_THREAD];
-        multiply<PASS, KEYS>(q + (head_warp * 8 + group) * 4, keys + key_base, dots);
+        multiply<PASS, KEYS>(q + b * 4, keys + key_base, dots);
 #pragma unroll
-        for (int h = 0; h < HEADS_PER_THREAD; h++) {
-            const float weight = at.weights[pass * PASS + head_at<PASS>((head_warp * 8 + group) * 4 + h)];
+        for (int h = 0; h < TILE_HEADS; h++) {
+            const float weight = at.weights[pass * PASS + head_of<PASS>(b, h)];
 #pragma unroll
-            for (int k = 0; k < KEYS_PER_THREAD; k++) {
-                const float term = weighted(dots[h][k], weight);
-                c[h][k] = pass ? __fadd_rn(c[h][k], term) : term;
+            for (int k = 0; k < TILE_KEYS; k++) {
+                dots[h][k] = weighted(dots[h][k], weight);
+                if (pass)
+                    dots[h][k] = __fadd_rn(first_half[h][k], dots[h][k]);
+                else if (shape::PASSES > 1)
+                    first_half[h][k] = dots[h][k];
             }
         }
     }
+    float mine = 0.0f; /* every lane of a group ends with the same 8 sums and keeps one or two of them */
+    float mine_too = 0.0f;
 #pragma unroll
-    for (int k = 0; k < KEYS_PER_THREAD; k++)
-        sums[k] = __fadd_rn(__fadd_rn(c[0][k], c[1][k]), __fadd_rn(c[2][k], c[3][k]));
-    if (shape::HEAD_WARPS == 2) {
-        float *mine = partial + (key_warp * 32 + lane) * KEYS_PER_THREAD;
-        if (head_warp == 1)
-            for (int k = 0; k < KEYS_PER_THREAD; k++)
-                mine[k] = sums[k];
-        __syncthreads();
-        if (head_warp == 1)
-            return;
-        for (int k = 0; k < KEYS_PER_THREAD; k++)
-            sums[k] = __fadd_rn(sums[k], mine[k]);
+    for (int k = 0; k < TILE_KEYS; k++) {
+        const float c[TILE_HEADS] = {dots[0][k], dots[1][k], dots[2][k], dots[3][k],
+                                     dots[4][k], dots[5][k], dots[6][k], dots[7][k]};
+        float sum = sum_heads(c);
+#pragma unroll
+        for (int s = GROUPS / 2; s > 0; s /= 2)
+            sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, s));
+        mine = k % GROUPS == b && k < GROUPS ? sum : mine;
+        mine_too = k % GROUPS == b && k >= GROUPS ? sum : mine_too;
     }
-#pragma unroll
-    for (int k = 0; k < KEYS_PER_THREAD; k++)
-#pragma unroll
-        for (int s = 4; s > 0; s /= 2)
-            sums[k] = __fadd_rn(sums[k], __shfl_xor_sync(0xffffffffu, sums[k], s));
-    /* Lane group g of 8 lanes holds the same 8 sums: lane l keeps the (l % 8)th. */
-    float mine = sums[0];
-#pragma unroll
-    for (int k = 1; k < KEYS_PER_THREAD; k++)
-        mine = group == k ? sums[k] : mine;
-    store_score(at, first_key + key_base + group % 4 + group / 4 * 16, true, mine);
+    constexpr int HALF = 32 / GROUPS * 4;
+    store_score(at, first_key + key_base + b % 4 + b / 4 * HALF, true, mine);
+    if (GROUPS == 4)
+        store_score(at, first_key + key_base + b + HALF, true, mine_too);
 }
 
 extern "C" __global__ void __launch_bounds__(SCORE_THREADS) dsr_indexer_scores_bf16__cuda(

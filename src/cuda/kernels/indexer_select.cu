@@ -70,7 +70,26 @@ static __device__ void find_boundary(const uint32_t *counts, uint32_t n_bins, ui
     __syncthreads();
 }
 
-/* Counts the digit `score >> shift & mask` of scores whose bits above the digit equal prefix. */
+enum { WALK = 8 }; /* scores a thread has in flight */
+
+/* Calls visit(ordered score, key) for every score, whole warps together; keys past the last give an excluded score. */
+template <typename Visit>
+static __device__ __forceinline__ void walk_scores(const indexer_query &at, Visit visit)
+{
+    for (uint32_t first = threadIdx.x / 32 * 32; first < at.n_seen; first += SELECT_THREADS * WALK) {
+        float scores[WALK];
+#pragma unroll
+        for (int j = 0; j < WALK; j++) {
+            const uint32_t i = first + j * SELECT_THREADS + threadIdx.x % 32;
+            scores[j] = i < at.n_seen ? at.scores[i] : __uint_as_float(0xff800000u);
+        }
+#pragma unroll
+        for (int j = 0; j < WALK; j++)
+            visit(ordered_score(scores[j]), first + j * SELECT_THREADS + threadIdx.x % 32);
+    }
+}
+
+/* Counts the digit `score >> shift & (n_bins - 1)` of scores whose bits above the digit equal prefix. */
 static __device__ void count_digit(const indexer_query &at, uint32_t prefix, uint32_t shift, uint32_t n_bins,
                                    select_shared &shared)
 {
@@ -78,26 +97,28 @@ static __device__ void count_digit(const indexer_query &at, uint32_t prefix, uin
         shared.bins[i] = 0;
     __syncthreads();
     const uint32_t above = shift + (n_bins == 4096 ? 12 : 8);
-    for (uint32_t i = threadIdx.x; i < (at.n_seen + 31) / 32 * 32; i += SELECT_THREADS) {
-        const uint32_t s = i < at.n_seen ? ordered_score(at.scores[i]) : 0;
+    walk_scores(at, [&](uint32_t s, uint32_t) {
         const bool is_member = s > EXCLUDED && s >> above == prefix;
         const uint32_t digit = is_member ? s >> shift & (n_bins - 1) : 0xffffffffu;
         const uint32_t peers = __match_any_sync(0xffffffffu, digit);
         if (is_member && (threadIdx.x & 31u) == (uint32_t)(__ffs((int)peers) - 1))
             atomicAdd(&shared.bins[digit], (uint32_t)__popc(peers));
-    }
+    });
     __syncthreads();
 }
 
 static __device__ void collect(const indexer_query &at, uint32_t least, select_shared &shared)
 {
-    for (uint32_t i = threadIdx.x; i < at.n_seen; i += SELECT_THREADS) {
-        const uint32_t s = ordered_score(at.scores[i]);
-        if (s > EXCLUDED && s >= least) {
-            const uint32_t place = atomicAdd(&shared.n_items, 1u);
-            shared.items[place] = (uint64_t)s << 32 | (uint32_t)~i;
-        }
-    }
+    walk_scores(at, [&](uint32_t s, uint32_t key) {
+        const bool is_taken = s > EXCLUDED && s >= least;
+        const uint32_t ballot = __ballot_sync(0xffffffffu, is_taken), lane = threadIdx.x % 32;
+        uint32_t place = 0;
+        if (lane == 0 && ballot)
+            place = atomicAdd(&shared.n_items, (uint32_t)__popc(ballot));
+        place = __shfl_sync(0xffffffffu, place, 0) + (uint32_t)__popc(ballot & ((1u << lane) - 1));
+        if (is_taken)
+            shared.items[place] = (uint64_t)s << 32 | (uint32_t)~key;
+    });
 }
 
 /* The `needed` keys of lowest index among those with exactly this score. */
@@ -127,28 +148,65 @@ static __device__ void collect_ties(const indexer_query &at, uint32_t score, uin
     }
 }
 
-/* Bitonic, greatest first, over the next power of two of n; places past n count as least. */
-static __device__ void sort_items(select_shared &shared, uint32_t n)
+/* One step of the bitonic network on the items a thread holds: item e of thread t is number e * 1024 + t. */
+template <int ITEMS>
+static __device__ __forceinline__ void compare_step(uint64_t mine[ITEMS], uint32_t size, uint32_t s, select_shared &shared)
 {
-    uint32_t padded = 2;
+    const uint32_t t = threadIdx.x;
+    uint64_t other[ITEMS];
+    if (s >= 32 && s < SELECT_THREADS) {
+        __syncthreads();
+#pragma unroll
+        for (int e = 0; e < ITEMS; e++)
+            shared.items[e * SELECT_THREADS + t] = mine[e];
+        __syncthreads();
+    }
+#pragma unroll
+    for (int e = 0; e < ITEMS; e++) {
+        if (s >= SELECT_THREADS) {
+            other[e] = mine[0];
+#pragma unroll
+            for (int o = 1; o < ITEMS; o++)
+                other[e] = (uint32_t)o == ((uint32_t)e ^ s / SELECT_THREADS) ? mine[o] : other[e];
+        } else if (s >= 32) {
+            other[e] = shared.items[(e * SELECT_THREADS + t) ^ s];
+        } else {
+            other[e] = __shfl_xor_sync(0xffffffffu, mine[e], s);
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < ITEMS; e++) {
+        const uint32_t i = e * SELECT_THREADS + t;
+        const bool is_descending = (i & size) == 0, is_low = (i & s) == 0;
+        const uint64_t greater = mine[e] > other[e] ? mine[e] : other[e], less = mine[e] > other[e] ? other[e] : mine[e];
+        mine[e] = is_descending == is_low ? greater : less;
+    }
+}
+
+/* Sorts n items, greatest first, and writes the first k as indices. */
+template <int ITEMS>
+static __device__ __forceinline__ void sort_and_write(const indexer_query &at, uint32_t k, uint32_t n, select_shared &shared)
+{
+    uint64_t mine[ITEMS];
+#pragma unroll
+    for (int e = 0; e < ITEMS; e++) {
+        const uint32_t i = e * SELECT_THREADS + threadIdx.x;
+        mine[e] = i < n ? shared.items[i] : 0;
+    }
+    uint32_t padded = 32;
     while (padded < n)
         padded *= 2;
-    for (uint32_t i = n + threadIdx.x; i < padded; i += SELECT_THREADS)
-        shared.items[i] = 0;
     for (uint32_t size = 2; size <= padded; size *= 2)
-        for (uint32_t s = size / 2; s > 0; s /= 2) {
-            __syncthreads();
-            for (uint32_t p = threadIdx.x; p < padded / 2; p += SELECT_THREADS) {
-                const uint32_t i = p / s * 2 * s + p % s, j = i + s;
-                const uint64_t a = shared.items[i], b = shared.items[j];
-                const bool is_descending = (i & size) == 0;
-                if ((a < b) == is_descending) {
-                    shared.items[i] = b;
-                    shared.items[j] = a;
-                }
-            }
-        }
-    __syncthreads();
+        for (uint32_t s = size / 2; s > 0; s /= 2)
+            compare_step<ITEMS>(mine, size, s, shared);
+#pragma unroll
+    for (int e = 0; e < ITEMS; e++) {
+        const uint32_t i = e * SELECT_THREADS + threadIdx.x;
+        if (i < k)
+            at.output[i] = i < n ? (int32_t)~(uint32_t)mine[e] + at.offset : -1;
+    }
+    for (uint32_t i = ITEMS * SELECT_THREADS + threadIdx.x; i < k; i += SELECT_THREADS)
+        at.output[i] = -1;
 }
 
 static __device__ void select_items(const indexer_query &at, uint32_t k, select_shared &shared)
@@ -156,7 +214,8 @@ static __device__ void select_items(const indexer_query &at, uint32_t k, select_
     find_boundary(at.histogram, INDEXER_BINS, k, shared);
     uint32_t prefix = shared.bin, needed = shared.needed, inside = shared.inside;
     uint32_t n_above = k - needed;
-    if (n_above + inside <= SELECT_MAX) {
+    /* As many as are sorted anyway, and some more: a second count costs as much as a longer sort. */
+    if (n_above + inside <= (k <= 1024 ? 1024 : 2048)) {
         collect(at, prefix << 20, shared);
         return;
     }
@@ -190,7 +249,10 @@ extern "C" __global__ void __launch_bounds__(SELECT_THREADS) dsr_indexer_select_
     for (uint32_t i = threadIdx.x; i < INDEXER_BINS; i += SELECT_THREADS)
         at.histogram[i] = 0;
     const uint32_t n = shared.n_items;
-    sort_items(shared, n);
-    for (uint32_t i = threadIdx.x; i < plan.top_k; i += SELECT_THREADS)
-        at.output[i] = i < n ? (int32_t)~(uint32_t)shared.items[i] + at.offset : -1;
+    if (n <= SELECT_THREADS)
+        sort_and_write<1>(at, plan.top_k, n, shared);
+    else if (n <= 2 * SELECT_THREADS)
+        sort_and_write<2>(at, plan.top_k, n, shared);
+    else
+        sort_and_write<4>(at, plan.top_k, n, shared);
 }
