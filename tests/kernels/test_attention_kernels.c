@@ -51,7 +51,11 @@ static void draw_plan(random_stream *random, dsri_attention_plan *plan)
     plan->n_rows = random_between(random, 1, 3);
     plan->n_heads = random_one_in(random, 2) ? 64 : 128;
     plan->scale = random_one_in(random, 8) ? 1e36f : 0.04419417382f;
-    plan->sinks = new_f32(random, any_pattern(random), 4.0f, plan->n_heads);
+    float *sinks = new_f32(random, any_pattern(random), 4.0f, plan->n_heads);
+    if (random_one_in(random, 2)) {
+        sinks[random_below(random, plan->n_heads)] = f32_from_bits(0xff800000u); /* the one that leaves no NaN behind */
+    }
+    plan->sinks = sinks;
     for (uint32_t r = 0; r < plan->n_rows; r++) {
         plan->rows[r].first_query = plan->n_queries;
         draw_row(random, plan->n_heads, &plan->rows[r]);
@@ -89,7 +93,9 @@ static void compare(random_stream *random, dsri_attention_plan *plan, const dsri
         for (uint32_t r = 0; r < plan->n_rows; r++) {
             dsri_attention_row_plan *row = &plan->rows[r];
             row->output = new_array(n_bytes[r]);
-            row->workspace = new_array(row->n_queries * dsri_attention_region_of(row->width, plan->n_heads).size_bytes);
+            const size_t region_bytes = dsri_attention_region_of(row->width, plan->n_heads).size_bytes;
+            row->workspace = new_array(row->n_queries * region_bytes);
+            memset(row->workspace, 0xff, row->n_queries * region_bytes); /* NaN */
         }
         run_kernel(*kernels, plan, random);
         for (uint32_t r = 0; r < plan->n_rows; r++) {
