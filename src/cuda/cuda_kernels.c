@@ -79,6 +79,15 @@ static dsri_cuda_grid scores_grid(const void *plan)
     return (dsri_cuda_grid){(most_scores(p) + score_block_keys(p) - 1) / score_block_keys(p), p->n_queries, 1};
 }
 
+/* Blocks of indexer_scores_row.cu. */
+static dsri_cuda_grid row_scores_grid(const void *plan)
+{
+    const dsri_indexer_plan *p = plan;
+    const uint64_t n = most_scores(p);
+    const uint64_t n_blocks = (n + 127) / 128;
+    return (dsri_cuda_grid){n_blocks < 128 ? (uint32_t)n_blocks : 128, p->n_queries, 1};
+}
+
 /* q and keys as F32. */
 static uint32_t scores_shared(const void *plan)
 {
@@ -117,6 +126,13 @@ static dsri_cuda_grid values_grid(const void *plan)
     return (dsri_cuda_grid){DSRI_HEAD_DIM / 64, p->n_heads / 16, p->n_queries};
 }
 
+/* A cluster of 8 blocks for 32 heads of a query. */
+static dsri_cuda_grid row_attention_grid(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return (dsri_cuda_grid){8, p->n_heads / 32, p->n_queries};
+}
+
 /* The flags of attention_common.cuh. */
 static uint64_t attention_flag_bytes(const void *plan)
 {
@@ -128,6 +144,17 @@ static uint64_t attention_flag_bytes(const void *plan)
     {                                                                                                                  \
         {.entry = "dsr_attention_logits_bf16__cuda", .block_x = 128, .grid = logits_grid},                             \
             {.entry = "dsr_attention_values_bf16__cuda", .block_x = 160, .grid = values_grid},                         \
+    }
+
+/* att_shared of attention_row.cu: 80 KV rows, weights and statistics. */
+enum { ROW_ATTENTION_SHARED_BYTES = 80 * 1040 + 32 * 176 + 9 * 32 * 4 + 80 * 4 + 64 };
+
+#define ROW_ATTENTION_LAUNCH                                                                                           \
+    {                                                                                                                  \
+        {.entry = "dsr_attention_row_bf16__cuda",                                                                      \
+         .block_x = 128,                                                                                               \
+         .shared_bytes = ROW_ATTENTION_SHARED_BYTES,                                                                   \
+         .grid = row_attention_grid},                                                                                  \
     }
 
 /* Of projection.cu: 8 segments of 8 rows of 512 BF16 inputs, and their sums. */
@@ -143,6 +170,16 @@ static const dsri_cuda_kernel kernels[] = {
      .n_launches = 2,
      .launches = ATTENTION_LAUNCHES,
      .zeroed_bytes = attention_flag_bytes},
+    {.op = DSRI_OP_SPARSE_ATTENTION,
+     .exactness = DSR_EXACT_ROW,
+     .n_launches = 1,
+     .launches = ROW_ATTENTION_LAUNCH,
+     .min_compute = 90},
+    {.op = DSRI_OP_FLASH_ATTENTION,
+     .exactness = DSR_EXACT_ROW,
+     .n_launches = 1,
+     .launches = ROW_ATTENTION_LAUNCH,
+     .min_compute = 90},
     {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
      .launches = {{.entry = "dsr_indexer_scores_bf16__cuda",
@@ -150,6 +187,15 @@ static const dsri_cuda_kernel kernels[] = {
                    .shared_bytes = SCORES_SHARED_BYTES,
                    .shared_of = scores_shared,
                    .grid = scores_grid},
+                  {.entry = "dsr_indexer_select_f32__cuda",
+                   .block_x = 1024,
+                   .shared_bytes = SELECT_SHARED_BYTES,
+                   .grid = select_grid}},
+     .zeroed_bytes = histogram_bytes},
+    {.op = DSRI_OP_INDEXER,
+     .exactness = DSR_EXACT_ROW,
+     .n_launches = 2,
+     .launches = {{.entry = "dsr_indexer_scores_row_bf16__cuda", .block_x = 256, .grid = row_scores_grid},
                   {.entry = "dsr_indexer_select_f32__cuda",
                    .block_x = 1024,
                    .shared_bytes = SELECT_SHARED_BYTES,

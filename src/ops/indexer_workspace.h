@@ -27,4 +27,10 @@ DSRI_LAYOUT_CODE dsri_indexer_region dsri_indexer_region_of(uint64_t n_causal, u
     return r;
 }
 
+/* Keys of one thread block of the row-exact CUDA scores: a row's scores are cut into at most 128 blocks. */
+DSRI_LAYOUT_CODE uint64_t dsri_indexer_block_keys(uint64_t n_scores)
+{
+    return n_scores <= 128 * 128 ? 128 : ((n_scores + 127) / 128 + 127) / 128 * 128;
+}
+
 #endif

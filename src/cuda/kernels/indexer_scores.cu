@@ -32,17 +32,6 @@ static __device__ __forceinline__ int place_of(int h)
     return (j / 4) * (PASS / 2) + b * 4 + j % 4;
 }
 
-static __device__ __forceinline__ uint4 load_8_bf16(const uint16_t *source, bool by_words)
-{
-    if (by_words)
-        return *reinterpret_cast<const uint4 *>(source);
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        w[i] = source[2 * i] | (uint32_t)source[2 * i + 1] << 16;
-    return make_uint4(w[0], w[1], w[2], w[3]);
-}
-
 /* 8 consecutive features of one column to rows f.. of a [features][stride] array. */
 static __device__ __forceinline__ void store_column(uint4 x, float *to, int stride)
 {

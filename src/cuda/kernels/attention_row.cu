@@ -1,0 +1,374 @@
+/* Row-exact attention on tensor cores, one launch. A cluster of 8 blocks takes 32 heads of a query; each block takes an eighth
+ * of the slots (a multiple of 16, a function of the width alone), gathers their KV rows straight into shared memory, and the
+ * blocks' softmax parts are joined in rank order through distributed shared memory. Both forms of attention come out alike. */
+#include "cuda/kernels/attention_common.cuh"
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* clusters */
+
+enum {
+    ATT_THREADS = 128,
+    ATT_HEADS = 32,    /* of a cluster */
+    ATT_RANKS = 8,     /* blocks of a cluster */
+    ATT_SLOTS = 80,    /* of a tile */
+    KV_STRIDE = 1040,  /* bytes between rows in shared memory: 16-byte pieces of 8 rows hit all banks once */
+    P_STRIDE = 176,
+    O_STRIDE = 516     /* floats */
+};
+
+struct att_shared {
+    union {
+        uint8_t kv[ATT_SLOTS * KV_STRIDE];
+        float numerators[ATT_HEADS * O_STRIDE]; /* after the last tile, scaled to the common maximum */
+    };
+    uint8_t p[ATT_HEADS * P_STRIDE]; /* BF16 [heads][slots] */
+    float max[ATT_HEADS];            /* of this block's slots so far */
+    float sum[ATT_HEADS];
+    float scale[ATT_HEADS];          /* exp(old max - new max) of a tile; in the end exp(max - M) */
+    float denominator[ATT_HEADS];
+    float half_max[2][ATT_HEADS];
+    float half_sum[2][ATT_HEADS];
+    int32_t index[ATT_SLOTS];        /* KV row of a slot, -1 for none */
+    uint32_t is_bad_head[ATT_HEADS];
+    uint32_t is_bad;
+};
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void cluster_barrier()
+{
+    asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+/* Address of the same variable in another block of the cluster. */
+static __device__ __forceinline__ uint32_t peer_address(const void *p, uint32_t rank)
+{
+    uint32_t address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
+    return address;
+}
+
+static __device__ __forceinline__ float peer_float(const float *p, uint32_t rank)
+{
+    float x;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(peer_address(p, rank)) : "memory");
+    return x;
+}
+
+static __device__ __forceinline__ uint32_t peer_word(const uint32_t *p, uint32_t rank)
+{
+    uint32_t x;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x) : "r"(peer_address(p, rank)) : "memory");
+    return x;
+}
+
+static __device__ __forceinline__ float4 peer_float4(const float *p, uint32_t rank)
+{
+    float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(peer_address(p, rank))
+                 : "memory");
+    return x;
+}
+
+static __device__ __forceinline__ void load_matrices(uint32_t address, uint32_t r[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void load_matrices_transposed(uint32_t address, uint32_t r[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Starts the gather of a tile's KV rows; rows of slots that select nothing become zeros. */
+static __device__ __forceinline__ void gather_tile(const attention_query &at, uint32_t first_slot, uint32_t end_slot,
+                                                   att_shared &shared)
+{
+    for (uint32_t i = threadIdx.x; i < ATT_SLOTS; i += ATT_THREADS) {
+        const uint32_t slot = first_slot + i;
+        const int32_t index = slot < end_slot ? at.indices[slot] : -1;
+        const bool is_selected = index >= 0 && (uint64_t)index < at.kv_len;
+        if (index < -1 || (index >= 0 && !is_selected))
+            shared.is_bad = 1;
+        shared.index[i] = is_selected ? index : -1;
+    }
+    __syncthreads();
+    const bool by_words = (((uintptr_t)at.kv | at.kv_row_stride * 2) & 15) == 0;
+#pragma unroll 8
+    for (uint32_t i = threadIdx.x; i < ATT_SLOTS * (DSRI_HEAD_DIM / 8); i += ATT_THREADS) {
+        const uint32_t slot = i / (DSRI_HEAD_DIM / 8), piece = i % (DSRI_HEAD_DIM / 8);
+        const int32_t index = shared.index[slot];
+        uint8_t *to = shared.kv + slot * KV_STRIDE + piece * 16;
+        const uint16_t *row = at.kv + (uint64_t)(index < 0 ? 0 : index) * at.kv_row_stride;
+        if (by_words)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                         :
+                         : "r"(shared_address(to)), "l"(row + piece * 8), "r"(index < 0 ? 0 : 16)
+                         : "memory");
+        else
+            *reinterpret_cast<uint4 *>(to) = load_8(index < 0 ? nullptr : row, piece * 8, false);
+    }
+    asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
+    bool is_bad = false;
+    for (uint32_t i = threadIdx.x; i < ATT_SLOTS * (DSRI_HEAD_DIM / 8); i += ATT_THREADS)
+        is_bad = is_bad || !is_finite_8(*reinterpret_cast<const uint4 *>(
+                               shared.kv + i / (DSRI_HEAD_DIM / 8) * KV_STRIDE + i % (DSRI_HEAD_DIM / 8) * 16));
+    if (is_bad)
+        shared.is_bad = 1;
+}
+
+static __device__ __forceinline__ uint32_t load_pair(const uint16_t *p, bool by_words)
+{
+    return by_words ? *reinterpret_cast<const uint32_t *>(p) : p[0] | (uint32_t)p[1] << 16;
+}
+
+static __device__ __forceinline__ bool is_finite_pair(uint32_t x)
+{
+    return (x & 0x7f80u) != 0x7f80u && (x & 0x7f800000u) != 0x7f800000u;
+}
+
+/* Logits of this warp's 16 heads and 40 slots: logits[n][i] is head lane / 4 + i / 2 * 8, slot 8 n + lane % 4 * 2 + i % 2. */
+static __device__ __forceinline__ void tile_logits(const attention_query &at, uint32_t first_head, uint32_t head_half,
+                                                   uint32_t slot_half, att_shared &shared, float logits[5][4])
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const bool by_words = ((uintptr_t)at.q & 3) == 0;
+    const uint16_t *low = at.q + (uint64_t)(first_head + head_half * 16 + g) * DSRI_HEAD_DIM + 2 * t;
+    const uint16_t *high = low + 8 * DSRI_HEAD_DIM;
+    const uint32_t rows = shared_address(shared.kv) + (slot_half * 40 + lane % 8) * KV_STRIDE + lane / 8 * 16;
+    bool is_good_low = true, is_good_high = true;
+#pragma unroll
+    for (int n = 0; n < 5; n++)
+        logits[n][0] = logits[n][1] = logits[n][2] = logits[n][3] = 0.0f;
+#pragma unroll 4
+    for (int b = 0; b < DSRI_HEAD_DIM / 32; b++) {
+        uint32_t q[2][4];
+#pragma unroll
+        for (int step = 0; step < 2; step++) {
+            const int f = 32 * b + 16 * step;
+            q[step][0] = load_pair(low + f, by_words);
+            q[step][1] = load_pair(high + f, by_words);
+            q[step][2] = load_pair(low + f + 8, by_words);
+            q[step][3] = load_pair(high + f + 8, by_words);
+            is_good_low = is_good_low && is_finite_pair(q[step][0]) && is_finite_pair(q[step][2]);
+            is_good_high = is_good_high && is_finite_pair(q[step][1]) && is_finite_pair(q[step][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < 5; n++) {
+            uint32_t k[4];
+            load_matrices(rows + 8 * n * KV_STRIDE + 64 * b, k);
+            multiply_add(logits[n], q[0], k[0], k[1]);
+            multiply_add(logits[n], q[1], k[2], k[3]);
+        }
+    }
+    if (!is_good_low)
+        shared.is_bad_head[head_half * 16 + g] = 1;
+    if (!is_good_high)
+        shared.is_bad_head[head_half * 16 + g + 8] = 1;
+}
+
+/* Turns a tile's logits into BF16 weights in shared.p and brings max, sum and scale up to date. */
+static __device__ __forceinline__ void tile_softmax(float scale, uint32_t head_half, uint32_t slot_half, att_shared &shared,
+                                                    float logits[5][4])
+{
+    const uint32_t lane = threadIdx.x % 32, t = lane % 4, head = head_half * 16 + lane / 4;
+    const float nothing = __uint_as_float(0xff800000u);
+    float max[2] = {nothing, nothing}, sum[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int n = 0; n < 5; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const bool is_selected = shared.index[slot_half * 40 + 8 * n + 2 * t + i % 2] >= 0;
+            logits[n][i] *= scale;
+            if (is_selected && !f32_is_finite(logits[n][i]))
+                shared.is_bad_head[head + i / 2 * 8] = 1;
+            logits[n][i] = is_selected ? logits[n][i] : nothing;
+            max[i / 2] = fmaxf(max[i / 2], logits[n][i]);
+        }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        max[r] = fmaxf(max[r], __shfl_xor_sync(0xffffffffu, max[r], 1));
+        max[r] = fmaxf(max[r], __shfl_xor_sync(0xffffffffu, max[r], 2));
+        if (t == 0)
+            shared.half_max[slot_half][head + 8 * r] = max[r];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        max[r] = fmaxf(shared.half_max[0][head + 8 * r], shared.half_max[1][head + 8 * r]);
+        max[r] = fmaxf(max[r], shared.max[head + 8 * r]);
+    }
+#pragma unroll
+    for (int n = 0; n < 5; n++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            uint32_t pair = 0;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float l = logits[n][2 * r + i];
+                const uint16_t w = l == nothing ? 0 : f32_to_bf16(__expf(l - max[r]));
+                sum[r] += bf16_to_f32(w);
+                pair |= (uint32_t)w << (16 * i);
+            }
+            *reinterpret_cast<uint32_t *>(shared.p + (head + 8 * r) * P_STRIDE + (slot_half * 40 + 8 * n + 2 * t) * 2) = pair;
+        }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+        if (t == 0)
+            shared.half_sum[slot_half][head + 8 * r] = sum[r];
+    }
+    __syncthreads();
+    if (threadIdx.x < ATT_HEADS) {
+        const uint32_t h = threadIdx.x;
+        const float old = shared.max[h], now = fmaxf(fmaxf(shared.half_max[0][h], shared.half_max[1][h]), old);
+        const float factor = old == nothing ? 0.0f : __expf(old - now);
+        shared.scale[h] = factor;
+        shared.max[h] = now;
+        shared.sum[h] = shared.sum[h] * factor + (shared.half_sum[0][h] + shared.half_sum[1][h]);
+    }
+    __syncthreads();
+}
+
+/* values[n][i]: head lane / 4 + i / 2 * 8, feature 8 n + lane % 4 * 2 + i % 2 of this warp's 256. */
+static __device__ __forceinline__ void tile_values(uint32_t head_half, uint32_t feature_half, const att_shared &shared,
+                                                   float values[32][4])
+{
+    const uint32_t lane = threadIdx.x % 32, row = (lane / 8 & 1) * 8 + lane % 8, column = lane / 16 * 8;
+    const float low = shared.scale[head_half * 16 + lane / 4], high = shared.scale[head_half * 16 + lane / 4 + 8];
+    const uint32_t p = shared_address(shared.p) + (head_half * 16 + row) * P_STRIDE + column * 2;
+    const uint32_t kv = shared_address(shared.kv) + row * KV_STRIDE + (feature_half * 256 + column) * 2;
+#pragma unroll
+    for (int n = 0; n < 32; n++) {
+        values[n][0] *= low;
+        values[n][1] *= low;
+        values[n][2] *= high;
+        values[n][3] *= high;
+    }
+#pragma unroll 1
+    for (int step = 0; step < ATT_SLOTS / 16; step++) {
+        uint32_t w[4];
+        load_matrices(p + step * 32, w);
+#pragma unroll
+        for (int n = 0; n < 16; n++) {
+            uint32_t v[4];
+            load_matrices_transposed(kv + step * 16 * KV_STRIDE + n * 32, v);
+            multiply_add(values[2 * n], w, v[0], v[1]);
+            multiply_add(values[2 * n + 1], w, v[2], v[3]);
+        }
+    }
+}
+
+/* shared.scale and shared.denominator from all ranks' parts; a head that must be zero gets a NaN denominator. */
+static __device__ __forceinline__ void join_statistics(const dsri_attention_plan &plan, uint32_t first_head, att_shared &shared)
+{
+    cluster_barrier();
+    if (threadIdx.x < ATT_HEADS) {
+        const uint32_t h = threadIdx.x;
+        const float sink = plan.sinks[first_head + h];
+        float max = sink, sums[ATT_RANKS], maxima[ATT_RANKS];
+        uint32_t is_bad = !f32_is_finite(sink);
+#pragma unroll
+        for (int r = 0; r < ATT_RANKS; r++) {
+            maxima[r] = peer_float(&shared.max[h], r);
+            sums[r] = peer_float(&shared.sum[h], r);
+            is_bad |= peer_word(&shared.is_bad, r) | peer_word(&shared.is_bad_head[h], r);
+            max = fmaxf(max, maxima[r]);
+        }
+        float denominator = __expf(sink - max);
+#pragma unroll
+        for (int r = 0; r < ATT_RANKS; r++)
+            denominator = fmaf(__expf(maxima[r] - max), sums[r], denominator);
+        shared.denominator[h] = is_bad ? __uint_as_float(0x7fc00000u) : denominator;
+        shared.scale[h] = __expf(shared.max[h] - max);
+    }
+    __syncthreads();
+}
+
+static __device__ __forceinline__ void write_outputs(const attention_query &at, uint32_t first_head, uint32_t head_half,
+                                                     uint32_t feature_half, const float values[32][4], att_shared &shared)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, rank = blockIdx.x;
+    const float low = shared.scale[head_half * 16 + g], high = shared.scale[head_half * 16 + g + 8];
+    float *to = shared.numerators + (head_half * 16 + g) * O_STRIDE + feature_half * 256 + 2 * t;
+#pragma unroll
+    for (int n = 0; n < 32; n++) {
+        *reinterpret_cast<float2 *>(to + 8 * n) = make_float2(values[n][0] * low, values[n][1] * low);
+        *reinterpret_cast<float2 *>(to + 8 * O_STRIDE + 8 * n) = make_float2(values[n][2] * high, values[n][3] * high);
+    }
+    cluster_barrier();
+    /* This block joins 64 features of all heads. */
+    for (uint32_t i = threadIdx.x; i < ATT_HEADS * 16; i += ATT_THREADS) {
+        const uint32_t h = i / 16, f = rank * 64 + i % 16 * 4;
+        float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int r = 0; r < ATT_RANKS; r++) {
+            const float4 part = peer_float4(shared.numerators + h * O_STRIDE + f, r);
+            sum.x += part.x;
+            sum.y += part.y;
+            sum.z += part.z;
+            sum.w += part.w;
+        }
+        const float denominator = shared.denominator[h], all[4] = {sum.x, sum.y, sum.z, sum.w};
+        uint16_t *output = at.output + (uint64_t)(first_head + h) * DSRI_HEAD_DIM + f;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            output[j] = f32_to_finite_bf16(all[j] / denominator);
+    }
+    cluster_barrier();
+}
+
+extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(ATT_THREADS)
+    dsr_attention_row_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    extern __shared__ uint4 att_memory[];
+    att_shared &shared = *reinterpret_cast<att_shared *>(att_memory);
+    const attention_query at = find_query(plan, blockIdx.z, zeroed);
+    const uint32_t first_head = blockIdx.y * ATT_HEADS, warp = threadIdx.x / 32, half = warp % 2, other_half = warp / 2;
+    const uint32_t slots = ((at.width + ATT_RANKS - 1) / ATT_RANKS + 15) / 16 * 16;
+    const uint32_t first_slot = blockIdx.x * slots;
+    const uint32_t end_slot = first_slot + slots < at.width ? first_slot + slots : at.width;
+    float values[32][4];
+#pragma unroll
+    for (int n = 0; n < 32; n++)
+        values[n][0] = values[n][1] = values[n][2] = values[n][3] = 0.0f;
+    if (threadIdx.x < ATT_HEADS) {
+        shared.max[threadIdx.x] = __uint_as_float(0xff800000u);
+        shared.sum[threadIdx.x] = 0.0f;
+        shared.is_bad_head[threadIdx.x] = 0;
+    }
+    if (threadIdx.x == 0)
+        shared.is_bad = 0;
+    __syncthreads();
+    for (uint32_t slot = first_slot; slot < end_slot; slot += ATT_SLOTS) {
+        float logits[5][4];
+        gather_tile(at, slot, end_slot, shared);
+        tile_logits(at, first_head, half, other_half, shared, logits);
+        tile_softmax(plan.scale, half, other_half, shared, logits);
+        tile_values(half, other_half, shared, values);
+        __syncthreads();
+    }
+    join_statistics(plan, first_head, shared);
+    write_outputs(at, first_head, half, other_half, values, shared);
+}
+
+#endif
