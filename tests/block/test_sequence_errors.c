@@ -1,0 +1,408 @@
+/* What sequences and steps refuse, changing nothing: bad arguments, full contexts, damaged and foreign saved forms. */
+#include "block_test.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void sequence_arguments(void **state)
+{
+    block_fixture f;
+    uint64_t n_bytes = 0, more_bytes = 0;
+    dsr_sequence *sequence = NULL;
+    (void)state;
+    block_open(&f, DSR_LAYER_RATIO_4, NULL, NULL);
+    assert_status(dsr_sequence_bytes(NULL, 5, &n_bytes), DSR_ERR_NULL);
+    assert_status(dsr_sequence_bytes(f.layer, 5, NULL), DSR_ERR_NULL);
+    assert_status(dsr_sequence_bytes(f.layer, 0, &n_bytes), DSR_ERR_VALUE);
+    assert_status(dsr_sequence_bytes(f.layer, 1048577, &n_bytes), DSR_ERR_VALUE);
+    assert_int_equal(n_bytes, 0);
+    assert_ok(dsr_sequence_bytes(f.layer, 1, &n_bytes));
+    assert_ok(dsr_sequence_bytes(f.layer, 1048576, &more_bytes));
+    assert_in_range(more_bytes - n_bytes, 262144ull * 1280 - 1280, 262144ull * 1280 + 1280);
+    assert_status(dsr_sequence_create(NULL, 5, &sequence), DSR_ERR_NULL);
+    assert_status(dsr_sequence_create(f.layer, 5, NULL), DSR_ERR_NULL);
+    assert_status(dsr_sequence_create(f.layer, 0, &sequence), DSR_ERR_VALUE);
+    assert_status(dsr_sequence_create(f.layer, 1048577, &sequence), DSR_ERR_VALUE);
+    assert_null(sequence);
+    sequence = block_sequence(&f, 5);
+    assert_ok(block_prefill(&f, sequence, 5));
+    block_state before = block_save(sequence);
+    assert_status(dsr_sequence_grow(NULL, 6), DSR_ERR_NULL);
+    assert_status(dsr_sequence_grow(sequence, 4), DSR_ERR_VALUE);
+    assert_status(dsr_sequence_grow(sequence, 1048577), DSR_ERR_VALUE);
+    assert_status(dsr_sequence_fork(NULL, &sequence), DSR_ERR_NULL);
+    assert_status(dsr_sequence_fork(sequence, NULL), DSR_ERR_NULL);
+    assert_status(dsr_sequence_reset(NULL), DSR_ERR_NULL);
+    assert_status(dsr_sequence_truncate(NULL, 0), DSR_ERR_NULL);
+    assert_status(dsr_sequence_truncate(sequence, 6), DSR_ERR_STATE);
+    assert_status(dsr_sequence_save(NULL, before.bytes, before.n_bytes), DSR_ERR_NULL);
+    assert_status(dsr_sequence_save(sequence, NULL, before.n_bytes), DSR_ERR_NULL);
+    assert_status(dsr_sequence_save(sequence, before.bytes, before.n_bytes - 1), DSR_ERR_SIZE);
+    assert_status(dsr_sequence_save(sequence, before.bytes, before.n_bytes + 1), DSR_ERR_SIZE);
+    assert_status(dsr_sequence_load(NULL, before.bytes, before.n_bytes), DSR_ERR_NULL);
+    assert_status(dsr_sequence_load(sequence, NULL, before.n_bytes), DSR_ERR_NULL);
+    assert_status(dsr_sequence_save_file(NULL, "x"), DSR_ERR_NULL);
+    assert_status(dsr_sequence_save_file(sequence, NULL), DSR_ERR_NULL);
+    assert_status(dsr_sequence_load_file(NULL, "x"), DSR_ERR_NULL);
+    assert_status(dsr_sequence_load_file(sequence, NULL), DSR_ERR_NULL);
+    assert_int_equal(dsr_sequence_position(NULL), 0);
+    assert_int_equal(dsr_sequence_max_context(NULL), 0);
+    assert_int_equal(dsr_sequence_max_truncate(NULL), 0);
+    assert_int_equal(dsr_sequence_save_bytes(NULL), 0);
+    block_assert_unchanged(sequence, &before);
+    dsr_sequence_destroy(NULL);
+    dsr_sequence_destroy(sequence);
+    block_close(&f);
+}
+
+/* Steps of two sequences, a and b, at positions 3 and 5 of 8. */
+typedef struct step_fixture {
+    block_fixture f;
+    dsr_sequence *a, *b;
+} step_fixture;
+
+static void step_open(step_fixture *s)
+{
+    block_open(&s->f, DSR_LAYER_RATIO_4, NULL, NULL);
+    s->a = block_sequence(&s->f, 8);
+    s->b = block_sequence(&s->f, 8);
+    assert_ok(block_prefill(&s->f, s->a, 3));
+    assert_ok(block_prefill(&s->f, s->b, 5));
+}
+
+static void step_close(step_fixture *s)
+{
+    dsr_sequence_destroy(s->a);
+    dsr_sequence_destroy(s->b);
+    block_close(&s->f);
+}
+
+/* The step fails with `wanted` and changes nothing: neither the sequences, nor the outputs, nor the last step's
+ * encoder. */
+static void expect_step(step_fixture *s, const dsr_step_desc *step, dsr_status wanted)
+{
+    block_state a = block_save(s->a), b = block_save(s->b);
+    memset(dsr_buffer_data(s->f.output), 0x5a, dsr_buffer_size(s->f.output));
+    assert_status(dsr_attention_decode(s->f.layer, step), wanted);
+    assert_int_not_equal(strlen(dsr_context_error_text(s->f.context)), 0);
+    block_assert_unchanged(s->a, &a);
+    block_assert_unchanged(s->b, &b);
+    const unsigned char *output = dsr_buffer_data(s->f.output);
+    for (uint64_t i = 0; i < dsr_buffer_size(s->f.output); i++)
+        assert_int_equal(output[i], 0x5a);
+}
+
+static void step_arguments(void **state)
+{
+    step_fixture s;
+    (void)state;
+    step_open(&s);
+    const dsr_step_entry good[2] = {{s.a, 0, 1}, {s.b, 1, 1}};
+    dsr_step_entry e[65];
+    dsr_step_desc step = block_step(&s.f, 2, good);
+    assert_status(dsr_attention_decode(NULL, &step), DSR_ERR_NULL);
+    expect_step(&s, NULL, DSR_ERR_NULL);
+    step.struct_size--;
+    expect_step(&s, &step, DSR_ERR_STRUCT_SIZE);
+    step = block_step(&s.f, 0, good);
+    expect_step(&s, &step, DSR_ERR_ROW_COUNT);
+    step = block_step(&s.f, 65, e);
+    expect_step(&s, &step, DSR_ERR_ROW_COUNT);
+    step = block_step(&s.f, 2, NULL);
+    expect_step(&s, &step, DSR_ERR_NULL);
+#define expect_entry(sequence_, first_row_, n_tokens_, status)                                                         \
+    do {                                                                                                               \
+        memcpy(e, good, sizeof good);                                                                                  \
+        e[1] = (dsr_step_entry){sequence_, first_row_, n_tokens_};                                                     \
+        step = block_step(&s.f, 2, e);                                                                                 \
+        expect_step(&s, &step, status);                                                                                \
+    } while (0)
+    expect_entry(NULL, 1, 1, DSR_ERR_NULL);
+    expect_entry(s.a, 1, 1, DSR_ERR_DUPLICATE_ROW);
+    expect_entry(s.b, 1, 9, DSR_ERR_VALUE);
+    expect_entry(s.b, 0, 1, DSR_ERR_OVERLAP);
+    expect_entry(s.b, UINT64_MAX, 1, DSR_ERR_OVERFLOW);
+    expect_entry(s.b, BLOCK_ROWS, 1, DSR_ERR_SIZE);
+    expect_entry(s.b, BLOCK_ROWS - 1, 2, DSR_ERR_SIZE);
+    expect_entry(s.b, 1, 4, DSR_ERR_FULL);
+#undef expect_entry
+    step_close(&s);
+}
+
+static void step_views(void **state)
+{
+    step_fixture s;
+    dsr_context *other = new_context(1);
+    dsr_buffer *foreign = new_buffer(other, BLOCK_ROWS * BLOCK_HIDDEN * 4);
+    (void)state;
+    step_open(&s);
+    const dsr_step_entry entries[2] = {{s.a, 0, 1}, {s.b, 4, 2}};
+    const dsr_step_desc good = block_step(&s.f, 2, entries);
+    dsr_step_desc step = good;
+    step.hidden.dtype = DSR_DTYPE_F32;
+    expect_step(&s, &step, DSR_ERR_DTYPE);
+    step = good;
+    step.output.dtype = DSR_DTYPE_F16;
+    expect_step(&s, &step, DSR_ERR_DTYPE);
+    step = good;
+    step.hidden.byte_length = 6 * BLOCK_HIDDEN * 2 - 2;
+    expect_step(&s, &step, DSR_ERR_SIZE);
+    step = good;
+    step.output.byte_length = 6 * BLOCK_HIDDEN * 4 - 4;
+    expect_step(&s, &step, DSR_ERR_SIZE);
+    step = good;
+    step.hidden.buffer = NULL;
+    expect_step(&s, &step, DSR_ERR_NULL);
+    step = good;
+    step.output.byte_offset = 1;
+    step.output.byte_length -= 4;
+    expect_step(&s, &step, DSR_ERR_ALIGNMENT);
+    step = good;
+    step.output.byte_length += 4;
+    expect_step(&s, &step, DSR_ERR_RANGE);
+    step = good;
+    step.output = dsr_view_whole(s.f.hidden, DSR_DTYPE_BF16);
+    expect_step(&s, &step, DSR_ERR_OVERLAP);
+    step = good;
+    step.output = dsr_view_whole(foreign, DSR_DTYPE_F32);
+    expect_step(&s, &step, DSR_ERR_CONTEXT_MISMATCH);
+    step_close(&s);
+    dsr_buffer_destroy(foreign);
+    dsr_context_destroy(other);
+}
+
+static void sequences_of_another_layer(void **state)
+{
+    step_fixture s;
+    dsr_attention *other = NULL;
+    dsr_sequence *foreign = NULL;
+    (void)state;
+    step_open(&s);
+    assert_ok(dsr_attention_create(s.f.context, &s.f.config, synthetic_lookup, &s.f.weights, SYNTHETIC_PREFIX, &other));
+    assert_ok(dsr_sequence_create(other, 8, &foreign));
+    const dsr_step_entry entries[2] = {{s.a, 0, 1}, {foreign, 1, 1}};
+    const dsr_step_desc step = block_step(&s.f, 2, entries);
+    expect_step(&s, &step, DSR_ERR_CONTEXT_MISMATCH);
+    assert_status(dsr_attention_prefill(s.f.layer, foreign, 1, block_hidden(&s.f, 0), block_output(&s.f)),
+                  DSR_ERR_CONTEXT_MISMATCH);
+    dsr_sequence_destroy(foreign);
+    dsr_attention_destroy(other);
+    step_close(&s);
+}
+
+/* 65 tokens do not fit a step; 9 sequences have them. */
+static void too_many_tokens(void **state)
+{
+    block_fixture f;
+    dsr_sequence *sequences[9];
+    dsr_step_entry entries[9];
+    (void)state;
+    block_open(&f, DSR_LAYER_WINDOW, NULL, NULL);
+    for (uint32_t i = 0; i < 9; i++) {
+        sequences[i] = block_sequence(&f, 20);
+        entries[i] = (dsr_step_entry){sequences[i], 8 * i, i < 8 ? 8 : 1};
+    }
+    dsr_step_desc step = block_step(&f, 9, entries);
+    assert_status(dsr_attention_decode(f.layer, &step), DSR_ERR_ROW_COUNT);
+    step.n_entries = 8;
+    assert_ok(dsr_attention_decode(f.layer, &step));
+    for (uint32_t i = 0; i < 9; i++) {
+        assert_int_equal(dsr_sequence_position(sequences[i]), i < 8 ? 8 : 0);
+        dsr_sequence_destroy(sequences[i]);
+    }
+    block_close(&f);
+}
+
+static void prefill_arguments(void **state)
+{
+    step_fixture s;
+    (void)state;
+    step_open(&s);
+    block_state before = block_save(s.a);
+    const dsr_view hidden = block_hidden(&s.f, 3), output = block_output(&s.f);
+    dsr_view changed = hidden;
+    assert_status(dsr_attention_prefill(NULL, s.a, 1, hidden, output), DSR_ERR_NULL);
+    assert_status(dsr_attention_prefill(s.f.layer, NULL, 1, hidden, output), DSR_ERR_NULL);
+    assert_status(dsr_attention_prefill(s.f.layer, s.a, 0, hidden, output), DSR_ERR_VALUE);
+    assert_status(dsr_attention_prefill(s.f.layer, s.a, 6, hidden, output), DSR_ERR_FULL);
+    assert_status(dsr_attention_prefill(s.f.layer, s.a, UINT64_MAX, hidden, output), DSR_ERR_FULL);
+    changed.dtype = DSR_DTYPE_U16;
+    assert_status(dsr_attention_prefill(s.f.layer, s.a, 1, changed, output), DSR_ERR_DTYPE);
+    changed = dsr_view_slice(hidden, 0, 2 * BLOCK_HIDDEN - 1);
+    assert_status(dsr_attention_prefill(s.f.layer, s.a, 2, changed, output), DSR_ERR_SIZE);
+    assert_status(dsr_attention_prefill(s.f.layer, s.a, 2, hidden, dsr_view_slice(output, 0, 2 * BLOCK_HIDDEN - 1)),
+                  DSR_ERR_SIZE);
+    assert_status(dsr_attention_prefill(s.f.layer, s.a, 1, hidden, hidden), DSR_ERR_OVERLAP);
+    block_assert_unchanged(s.a, &before);
+    step_close(&s);
+}
+
+/* ---- saved forms ----------------------------------------------------------------------------------------------- */
+
+static uint64_t fnv1a(const unsigned char *bytes, uint64_t n_bytes)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (uint64_t i = 0; i < n_bytes; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* Damage that a checksum does not show: the form gets a right one. */
+static void expect_word_refused(dsr_sequence *sequence, const block_state *form, uint64_t offset, uint32_t word)
+{
+    unsigned char *changed = malloc(form->n_bytes);
+    assert_non_null(changed);
+    memcpy(changed, form->bytes, form->n_bytes);
+    memcpy(changed + offset, &word, sizeof word);
+    const uint64_t sum = fnv1a(changed, form->n_bytes - 8);
+    memcpy(changed + form->n_bytes - 8, &sum, sizeof sum);
+    assert_status(dsr_sequence_load(sequence, changed, form->n_bytes), DSR_ERR_FORMAT);
+    free(changed);
+}
+
+/* Every stride-th byte flipped, many lengths, and headers that lie. */
+static void damaged_forms(dsr_layer_kind kind, uint32_t n_tokens, uint32_t stride)
+{
+    block_fixture f;
+    block_open(&f, kind, NULL, NULL);
+    dsr_sequence *from = block_sequence(&f, 20), *to = block_sequence(&f, 9);
+    assert_ok(block_prefill(&f, from, n_tokens));
+    assert_ok(block_prefill(&f, to, 7));
+    block_state form = block_save(from), before = block_save(to);
+    for (uint64_t i = 0; i < form.n_bytes; i += stride) {
+        form.bytes[i] ^= (unsigned char)(1u << i % 8);
+        assert_status(dsr_sequence_load(to, form.bytes, form.n_bytes), DSR_ERR_FORMAT);
+        form.bytes[i] ^= (unsigned char)(1u << i % 8);
+    }
+    for (uint64_t n = 0; n < form.n_bytes; n += 1 + n / 100)
+        assert_status(dsr_sequence_load(to, form.bytes, n), DSR_ERR_FORMAT);
+    unsigned char *longer = calloc(1, form.n_bytes + 1);
+    assert_non_null(longer);
+    memcpy(longer, form.bytes, form.n_bytes);
+    assert_status(dsr_sequence_load(to, longer, form.n_bytes + 1), DSR_ERR_FORMAT);
+    free(longer);
+    expect_word_refused(to, &form, 8, 2);           /* version */
+    expect_word_refused(to, &form, 12, 20);         /* header words */
+    expect_word_refused(to, &form, 16, 5);          /* layer kind */
+    expect_word_refused(to, &form, 16 + 18 * 4, 0); /* position */
+    expect_word_refused(to, &form, 16 + 18 * 4, n_tokens + 1);
+    expect_word_refused(to, &form, 16 + 18 * 4, 1048577);
+    expect_word_refused(to, &form, 16 + 18 * 4, UINT32_MAX);
+    block_assert_unchanged(to, &before);
+    assert_ok(dsr_sequence_load(to, form.bytes, form.n_bytes));
+    block_state after = block_save(to);
+    assert_memory_equal(after.bytes, form.bytes, form.n_bytes);
+    free(after.bytes);
+    free(form.bytes);
+    dsr_sequence_destroy(from);
+    dsr_sequence_destroy(to);
+    block_close(&f);
+}
+
+static void damaged_forms_of_every_kind(void **state)
+{
+    (void)state;
+    damaged_forms(DSR_LAYER_WINDOW, 3, 1);
+    damaged_forms(DSR_LAYER_RATIO_4, 1, 1);
+    damaged_forms(DSR_LAYER_RATIO_4, 5, 37);
+    damaged_forms(DSR_LAYER_RATIO_128, 1, 1);
+}
+
+static void forms_of_other_layers(void **state)
+{
+    block_fixture f;
+    synthetic_weights others;
+    (void)state;
+    block_open(&f, DSR_LAYER_RATIO_128, NULL, NULL);
+    dsr_sequence *to = block_sequence(&f, 9);
+    block_state before = block_save(to);
+    for (uint32_t which = 0; which < 2; which++) {
+        dsr_attention *layer = NULL;
+        dsr_sequence *from = NULL;
+        dsr_attention_config config = f.config;
+        config.epsilon = which == 0 ? 1e-5f : 0;
+        synthetic_weights_init(&others, &config, SYNTHETIC_BF16, which == 0 ? 7 : 8);
+        assert_ok(dsr_attention_create(f.context, &config, synthetic_lookup, &others, SYNTHETIC_PREFIX, &layer));
+        assert_ok(dsr_sequence_create(layer, 9, &from));
+        block_state form = block_save(from);
+        assert_status(dsr_sequence_load(to, form.bytes, form.n_bytes), DSR_ERR_FORMAT);
+        assert_non_null(
+            strstr(dsr_context_error_text(f.context), which == 0 ? "another configuration" : "other weights"));
+        free(form.bytes);
+        dsr_sequence_destroy(from);
+        dsr_attention_destroy(layer);
+        synthetic_weights_free(&others);
+    }
+    block_assert_unchanged(to, &before);
+    dsr_sequence_destroy(to);
+    block_close(&f);
+}
+
+static void write_bytes(const char *path, const void *bytes, size_t n_bytes)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n_bytes, file), n_bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void files(void **state)
+{
+    block_fixture f;
+    char directory[] = "/tmp/dsrows-block-XXXXXX", path[64], long_path[5000];
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/a.seq", directory);
+    memset(long_path, 'p', sizeof long_path - 1);
+    long_path[sizeof long_path - 1] = '\0';
+    block_open(&f, DSR_LAYER_WINDOW, NULL, NULL);
+    dsr_sequence *from = block_sequence(&f, 20), *to = block_sequence(&f, 2);
+    assert_ok(block_prefill(&f, from, 3));
+    block_state form = block_save(from), before = block_save(to);
+    assert_status(dsr_sequence_load_file(to, path), DSR_ERR_IO);
+    assert_non_null(strstr(dsr_context_error_text(f.context), path));
+    assert_status(dsr_sequence_load_file(to, directory), DSR_ERR_IO);
+    assert_status(dsr_sequence_save_file(from, directory), DSR_ERR_IO);
+    assert_status(dsr_sequence_save_file(from, "/nowhere/at/all"), DSR_ERR_IO);
+    assert_status(dsr_sequence_save_file(from, long_path), DSR_ERR_IO);
+    const size_t lengths[] = {0, 1, 50, 92, form.n_bytes / 2, form.n_bytes - 1};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        write_bytes(path, form.bytes, lengths[i]);
+        assert_status(dsr_sequence_load_file(to, path), DSR_ERR_FORMAT);
+    }
+    unsigned char *longer = calloc(1, form.n_bytes + 5);
+    assert_non_null(longer);
+    memcpy(longer, form.bytes, form.n_bytes);
+    write_bytes(path, longer, form.n_bytes + 5);
+    free(longer);
+    assert_status(dsr_sequence_load_file(to, path), DSR_ERR_FORMAT);
+    block_assert_unchanged(to, &before);
+    assert_ok(dsr_sequence_save_file(from, path));
+    assert_ok(dsr_sequence_load_file(to, path));
+    assert_int_equal(dsr_sequence_max_context(to), 3); /* grown */
+    block_state after = block_save(to);
+    assert_memory_equal(after.bytes, form.bytes, form.n_bytes);
+    free(after.bytes);
+    free(form.bytes);
+    dsr_sequence_destroy(from);
+    dsr_sequence_destroy(to);
+    block_close(&f);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(directory), 0); /* nothing is left beside it */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequence_arguments),
+        cmocka_unit_test(step_arguments),
+        cmocka_unit_test(step_views),
+        cmocka_unit_test(sequences_of_another_layer),
+        cmocka_unit_test(too_many_tokens),
+        cmocka_unit_test(prefill_arguments),
+        cmocka_unit_test(damaged_forms_of_every_kind),
+        cmocka_unit_test(forms_of_other_layers),
+        cmocka_unit_test(files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
