@@ -14,6 +14,7 @@
 #include <cmocka.h>
 // clang-format on
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
