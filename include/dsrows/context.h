@@ -93,7 +93,8 @@ typedef struct dsr_context_desc {
 /* Create a context. desc may be null for all defaults. On failure *context is untouched and the reason is logged to
  * desc->log; dsr_create_error_text() has it too. */
 DSR_API dsr_status dsr_context_create(const dsr_context_desc *desc, dsr_context **context);
-/* Destroy a context. Its encoders and buffers must have been destroyed before. */
+/* Destroy a context. Its encoders and buffers should have been destroyed before: until they are, its memory stays, and
+ * every other call on them gives DSR_ERR_STATE. */
 DSR_API void dsr_context_destroy(dsr_context *context);
 /* Text of the last failed call on this context or an object of it: op, row, field, what was given, what is needed.
  * Empty if none failed. Valid until the next call on the context. */
@@ -114,7 +115,8 @@ DSR_API dsr_status dsr_buffer_create(dsr_context *context, uint64_t size_bytes, 
 /* Wrap size_bytes of the caller's memory: a host pointer for a CPU context, a device pointer for a CUDA context. The
  * memory stays the caller's, must outlive the buffer, and is neither copied nor freed. */
 DSR_API dsr_status dsr_buffer_wrap(dsr_context *context, void *memory, uint64_t size_bytes, dsr_buffer **buffer);
-/* Destroy a buffer. No encoder may still hold commands on it that will be submitted or replayed. */
+/* Destroy a buffer. No encoder may still hold commands on it that will be submitted or replayed; where the memory is ours,
+ * such a run is refused with DSR_ERR_STATE until the encoder is reset. */
 DSR_API void dsr_buffer_destroy(dsr_buffer *buffer);
 /* Address of the first byte, on the buffer's device. */
 DSR_API void *dsr_buffer_data(const dsr_buffer *buffer);

@@ -87,6 +87,8 @@ static dsr_status fill_context(dsr_context *context, const dsr_context_desc *des
     context->backend = dsri_find_backend(desc->device);
     if (!context->backend)
         return dsri_fail(context, DSR_ERR_UNSUPPORTED_DEVICE, "context: the CUDA back end is not in this build");
+    if (!dsri_fork_guard_install())
+        return dsri_fail(context, DSR_ERR_OUT_OF_MEMORY, "context: memory to watch for forks could not be allocated");
     context->allocator = desc->allocator.allocate ? desc->allocator : dsri_default_allocator();
     context->exactness = desc->exactness;
     context->isa = DSR_ISA_SCALAR;

@@ -4,7 +4,9 @@
 
 #include <stdint.h>
 
-/* Forks between the process that installed the guard and this one. Installs the guard on the first call. */
+/* Forks between the process that installed the guard and this one; 0 before it is installed. */
 uint32_t dsri_fork_count(void);
+/* Installs the guard, once in a process. Returns whether it is there: without memory it is not. */
+int dsri_fork_guard_install(void);
 
 #endif
