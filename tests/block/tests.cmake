@@ -1,8 +1,14 @@
-# What the tests of the attention block share.
+# What the tests of the attention block share. The recorded layers are read with the tool's reader.
+pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson)
 add_library(block_support STATIC
-    ${CMAKE_CURRENT_LIST_DIR}/synthetic_layer.c ${CMAKE_CURRENT_LIST_DIR}/schedules.c
-    ${CMAKE_CURRENT_LIST_DIR}/faults.c)
-target_link_libraries(block_support PUBLIC dsrows_test)
+    ${CMAKE_CURRENT_LIST_DIR}/faults.c
+    ${CMAKE_CURRENT_LIST_DIR}/layer_model.c
+    ${CMAKE_CURRENT_LIST_DIR}/recorded.c
+    ${CMAKE_CURRENT_LIST_DIR}/schedules.c
+    ${CMAKE_CURRENT_LIST_DIR}/synthetic_layer.c
+    ${PROJECT_SOURCE_DIR}/tools/safetensors.c)
+target_include_directories(block_support PUBLIC ${PROJECT_SOURCE_DIR}/tools)
+target_link_libraries(block_support PUBLIC dsrows_test PkgConfig::jansson)
 foreach(source IN LISTS dsr_test_sources)
     if(source MATCHES "/tests/block/(test_[a-z0-9_]+)\\.c$")
         target_link_libraries(block_${CMAKE_MATCH_1} PRIVATE block_support)
