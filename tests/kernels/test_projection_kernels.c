@@ -167,7 +167,7 @@ static void compare_case(random_stream *random, const projection_case *c)
 static void test_projection(void **unused)
 {
     (void)unused;
-    for (test_seed = 1; test_seed <= 250; test_seed++) {
+    for (test_seed = 1; test_seed <= 150; test_seed++) {
         random_stream random = random_open(test_seed, 1);
         projection_case c;
         draw_case(&random, &c);

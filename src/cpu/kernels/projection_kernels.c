@@ -20,28 +20,34 @@ enum {
     PANEL_VECTORS = PANEL / VF_LANES,
     MAX_PANELS_PER_TASK = 4,
     X_STRIDE = SEGMENT + 16, /* rows begin in different cache sets */
-    PREFETCH_WORDS = 1024,
+    PREFETCH_WORDS = 2048,
     LINE_LANES = 16 /* words of a cache line */
 };
 
-/* Chains that the registers hold beside weights and activations. */
+/* TILE_CHAINS: what the registers hold beside weights and activations. MAX_FP8_VECTORS: codes and scales need registers
+ * too. */
 #if DSRI_VEC == DSRI_VEC_avx512
-#define MAX_TILE_ROWS 8
-#define TILE_CHAINS   16
+#define MAX_TILE_ROWS   8
+#define TILE_CHAINS     16
+#define MAX_FP8_VECTORS 2
 #elif DSRI_VEC == DSRI_VEC_neon
-#define MAX_TILE_ROWS 4
-#define TILE_CHAINS   16
+#define MAX_TILE_ROWS   4
+#define TILE_CHAINS     16
+#define MAX_FP8_VECTORS 4
 #elif DSRI_VEC == DSRI_VEC_avx2
-#define MAX_TILE_ROWS 4
-#define TILE_CHAINS   8
+#define MAX_TILE_ROWS   4
+#define TILE_CHAINS     8
+#define MAX_FP8_VECTORS 2
 #else
-#define MAX_TILE_ROWS 1
-#define TILE_CHAINS   4
+#define MAX_TILE_ROWS   1
+#define TILE_CHAINS     4
+#define MAX_FP8_VECTORS 4
 #endif
 
 typedef struct projection_scratch {
     float x[DSRI_MAX_ROWS * X_STRIDE]; /* as many segments as fit, each of every row */
     uint32_t panel[SEGMENT / 2 * PANEL];
+    uint32_t decoded[SEGMENT * PANEL];
     float totals[MAX_PANELS_PER_TASK][DSRI_MAX_ROWS * PANEL];
 } projection_scratch;
 
@@ -116,18 +122,16 @@ INLINE void bf16_tile(uint32_t rows, uint32_t vectors, const uint32_t *words, co
     finish_tile(&t, rows, vectors, totals);
 }
 
-/* E4M3 code number `place` of each word as F32 times 2^-120, subnormals too: its exponent has the bias 7, an F32's 127.
- */
-INLINE vf e4m3_small(vi codes, int place)
+/* The E4M3 codes in the upper bytes of the upper or lower halves, which have been shifted down by four with their
+ * signs, as F32 times 2^-120: the exponent of a code has the bias 7, an F32's 127. Subnormals come out right too. */
+INLINE vf e4m3_small(vi halves, int upper)
 {
-    return vf_from_bits(vi_and(vi_sar(vi_shl(codes, 24 - 8 * place), 4), vi_set1(0x87f00000u)));
+    return vf_from_bits(vi_and(upper ? halves : vi_shl(halves, 16), vi_set1(0x87f00000u)));
 }
 
-/* wide: scales times 2^120 may overflow, so that weights are scaled up first. */
-INLINE void fp8_tile(uint32_t rows, uint32_t vectors, int wide, const uint32_t *words, const float *x, uint32_t n,
-                     float *totals)
+/* Scales of less than 2^7, so that they can carry the 2^120 of e4m3_small. */
+INLINE void fp8_tile(uint32_t rows, uint32_t vectors, const uint32_t *words, const float *x, uint32_t n, float *totals)
 {
-    const vf up = vf_set1(0x1p120f);
     tile t;
     clear_tile(&t, rows, vectors);
     for (uint32_t first = 0; first < n; first += DSRI_FP8_BLOCK) {
@@ -135,24 +139,24 @@ INLINE void fp8_tile(uint32_t rows, uint32_t vectors, int wide, const uint32_t *
         vf scales[MAX_TILE_VECTORS];
         VEC_UNROLL
         for (uint32_t v = 0; v < vectors; v++) {
-            const vf scale = vf_from_bits(vi_load(words + v * VF_LANES));
-            scales[v] = wide ? scale : vf_mul(scale, up);
+            scales[v] = vf_mul(vf_from_bits(vi_load(words + v * VF_LANES)), vf_set1(0x1p120f));
         }
         words += PANEL;
         for (uint32_t k = first; k < end; k += 4, words += PANEL) {
-            vi codes[MAX_TILE_VECTORS];
+            vi odd[MAX_TILE_VECTORS], even[MAX_TILE_VECTORS]; /* halves with codes 3 and 1 of a word, with 2 and 0 */
             prefetch_panel(words);
             VEC_UNROLL
             for (uint32_t v = 0; v < vectors; v++) {
-                codes[v] = vi_load(words + v * VF_LANES);
+                const vi codes = vi_load(words + v * VF_LANES);
+                odd[v] = vi_sar_halves(codes, 4);
+                even[v] = vi_sar_halves(vi_shl(codes, 8), 4);
             }
             VEC_UNROLL
             for (int place = 0; place < 4; place++) {
                 vf w[MAX_TILE_VECTORS];
                 VEC_UNROLL
                 for (uint32_t v = 0; v < vectors; v++) {
-                    const vf small = e4m3_small(codes[v], place);
-                    w[v] = vf_mul(wide ? vf_mul(small, up) : small, scales[v]);
+                    w[v] = vf_mul(e4m3_small(place % 2 ? odd[v] : even[v], place >= 2), scales[v]);
                 }
                 step_tile(&t, rows, vectors, x + k + place, w);
             }
@@ -161,9 +165,25 @@ INLINE void fp8_tile(uint32_t rows, uint32_t vectors, int wide, const uint32_t *
     finish_tile(&t, rows, vectors, totals);
 }
 
+/* words: F32 weights, PANEL of them for each input. */
+INLINE void f32_tile(uint32_t rows, uint32_t vectors, const uint32_t *words, const float *x, uint32_t n, float *totals)
+{
+    tile t;
+    clear_tile(&t, rows, vectors);
+    for (uint32_t k = 0; k < n; k++, words += PANEL) {
+        vf w[MAX_TILE_VECTORS];
+        VEC_UNROLL
+        for (uint32_t v = 0; v < vectors; v++) {
+            w[v] = vf_from_bits(vi_load(words + v * VF_LANES));
+        }
+        step_tile(&t, rows, vectors, x + k, w);
+    }
+    finish_tile(&t, rows, vectors, totals);
+}
+
 /* ---- one segment of one panel, all rows ---- */
 
-typedef enum weight_kind { BF16, FP8, FP8_WIDE } weight_kind;
+typedef enum weight_kind { BF16, FP8, F32 } weight_kind;
 
 typedef struct segment {
     const uint32_t *words;
@@ -176,16 +196,19 @@ typedef struct segment {
 /* kind and rows are constants. */
 INLINE void run_tiles(weight_kind kind, uint32_t rows, const segment *s, uint32_t first_row)
 {
-    const uint32_t fit = TILE_CHAINS / rows;
-    const uint32_t vectors = fit >= MAX_TILE_VECTORS ? MAX_TILE_VECTORS : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+    const uint32_t most = kind == FP8 ? MAX_FP8_VECTORS : MAX_TILE_VECTORS;
+    const uint32_t fit = TILE_CHAINS / rows < most ? TILE_CHAINS / rows : most;
+    const uint32_t vectors = fit >= 8 ? 8 : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
     for (uint32_t v = 0; v < PANEL_VECTORS; v += vectors) {
         const uint32_t *words = s->words + v * VF_LANES;
         const float *x = s->x + first_row * X_STRIDE;
         float *totals = s->totals + first_row * PANEL + v * VF_LANES;
         if (kind == BF16) {
             bf16_tile(rows, vectors, words, x, s->n_inputs, totals);
+        } else if (kind == FP8) {
+            fp8_tile(rows, vectors, words, x, s->n_inputs, totals);
         } else {
-            fp8_tile(rows, vectors, kind == FP8_WIDE, words, x, s->n_inputs, totals);
+            f32_tile(rows, vectors, words, x, s->n_inputs, totals);
         }
     }
 }
@@ -235,7 +258,7 @@ static void bf16_segment(const segment *s)
     run_rows(BF16, s);
 }
 
-/* Some scale of the segment is 2^7 or more: too large to carry the 2^120 of e4m3_small. */
+/* Some scale of the segment is 2^7 or more. */
 static int has_wide_scales(const segment *s)
 {
     vm wide = vm_none();
@@ -248,14 +271,36 @@ static int has_wide_scales(const segment *s)
     return vm_any(wide);
 }
 
-static void fp8_segment(const segment *s)
+/* weights[k * PANEL + o]: the F32 weights of an FP8 segment. */
+static void decode_segment(const segment *s, uint32_t *weights)
 {
-    if (!has_wide_scales(s)) {
-        run_rows(FP8, s);
-        return;
+    const uint32_t *words = s->words;
+    for (uint32_t k = 0; k < s->n_inputs; k += 4, words += PANEL) {
+        const uint32_t *scales = s->words + dsri_fp8_panel_words(k / DSRI_FP8_BLOCK * DSRI_FP8_BLOCK);
+        words += k % DSRI_FP8_BLOCK == 0 ? PANEL : 0;
+        for (uint32_t o = 0; o < PANEL; o += VF_LANES) {
+            const vi codes = vi_load(words + o);
+            const vi halves[2] = {vi_sar_halves(vi_shl(codes, 8), 4), vi_sar_halves(codes, 4)};
+            const vf scale = vf_from_bits(vi_load(scales + o));
+            VEC_UNROLL
+            for (uint32_t place = 0; place < 4; place++) {
+                const vf value = vf_mul(e4m3_small(halves[place % 2], place >= 2), vf_set1(0x1p120f));
+                vi_store(weights + (k + place) * PANEL + o, vf_bits(vf_mul(value, scale)));
+            }
+        }
     }
-    for (uint32_t r = 0; r < s->n_rows; r++) {
-        run_tiles(FP8_WIDE, 1, s, r);
+}
+
+/* Tiles decode weights as they go. For more rows than a tile has that would be done again and again. */
+static void fp8_segment(const segment *s, uint32_t *decoded)
+{
+    if (s->n_rows <= MAX_TILE_ROWS && !has_wide_scales(s)) {
+        run_rows(FP8, s);
+    } else {
+        segment f32 = *s;
+        decode_segment(s, decoded);
+        f32.words = decoded;
+        run_rows(F32, &f32);
     }
 }
 
@@ -459,7 +504,7 @@ static void add_inputs(const dsri_projection_plan *plan, const task_panels *pane
         if (is_bf16) {
             bf16_segment(&piece);
         } else {
-            fp8_segment(&piece);
+            fp8_segment(&piece, scratch->decoded);
         }
     }
 }

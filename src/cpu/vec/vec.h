@@ -22,7 +22,7 @@
  *   vf_pin(&x)               keeps x in a register here: gcc 12 may otherwise move and spill accumulators at a branch
  *   vf_bits vf_from_bits     reinterpretation to and from vi
  *   vi_load vi_store vi_set1 vi_add vi_sub vi_and vi_or vi_xor vi_shl(x, n) vi_shr(x, n)  (n < 32, logical)
- *   vi_sar(x, n)             the top bit moves in
+ *   vi_sar_halves(x, n)      the same for the two 16-bit halves of a lane, each on its own; their top bits move in
  *   vi_count(n, m)           n + 1 in the lanes of m, n elsewhere
  *   vm_none vm_gt vm_ge vm_lt vm_eq vm_not_equal (true for NaN) vm_eq_bits vm_not_finite vm_and vm_or
  * Across lanes:

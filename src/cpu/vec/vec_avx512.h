@@ -228,11 +228,14 @@ static inline uint32_t vm_bits(vm m)
     return m;
 }
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion" /* in gcc's own macro for this intrinsic at -O0 */
 static inline vf vf_relu(vf x)
 {
     /* One digit per class of x: above 0 x, infinite NaN, below 0 +0, 1 x, zero +0, NaN x. */
     return _mm512_fixupimm_ps(x, x, _mm512_set1_epi32(0x18331811), 0);
 }
+#pragma GCC diagnostic pop
 
 static inline vi vi_count(vi n, vm m)
 {

@@ -128,9 +128,9 @@ static inline vi vi_shr(vi x, int n)
     return vshlq_u32(x, vdupq_n_s32(-n));
 }
 
-static inline vi vi_sar(vi x, int n)
+static inline vi vi_sar_halves(vi x, int n)
 {
-    return vreinterpretq_u32_s32(vshlq_s32(vreinterpretq_s32_u32(x), vdupq_n_s32(-n)));
+    return vreinterpretq_u32_s16(vshlq_s16(vreinterpretq_s16_u32(x), vdupq_n_s16((int16_t)-n)));
 }
 
 static inline void vi_transpose(vi x[VF_LANES])

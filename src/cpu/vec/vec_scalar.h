@@ -138,9 +138,10 @@ static inline vi vi_shr(vi x, int n)
     return x >> n;
 }
 
-static inline vi vi_sar(vi x, int n)
+static inline vi vi_sar_halves(vi x, int n)
 {
-    return (uint32_t)((int32_t)x >> n);
+    const uint32_t high = (uint32_t)((int32_t)x >> n), low = (uint32_t)((int32_t)(x << 16) >> n);
+    return (high & 0xffff0000u) | low >> 16;
 }
 
 static inline void vi_transpose(vi x[VF_LANES])
