@@ -23,7 +23,7 @@ typedef struct cli_command {
     int (*run)(int argc, char **argv);
 } cli_command;
 
-extern const cli_command cli_info, cli_run, cli_replay, cli_decode, cli_verify;
+extern const cli_command cli_info, cli_run, cli_replay, cli_decode, cli_verify, cli_bench;
 
 /* --backend, --isa, --exact and --threads. */
 typedef struct cli_device {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const cli_command *const commands[] = {&cli_info, &cli_run, &cli_replay, &cli_decode, &cli_verify};
+static const cli_command *const commands[] = {&cli_info, &cli_run, &cli_replay, &cli_decode, &cli_verify, &cli_bench};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_usage(FILE *stream)

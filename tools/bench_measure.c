@@ -1,0 +1,155 @@
+#include "bench_measure.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SAMPLES = 301, MIN_SAMPLES = 7 };
+
+typedef struct samples {
+    double seconds[MAX_SAMPLES];
+    uint32_t n;
+} samples;
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static bench_stats stats_of(samples *s)
+{
+    if (s->n == 0) {
+        return (bench_stats){0, 0, 0, 0};
+    }
+    qsort(s->seconds, s->n, sizeof *s->seconds, by_value);
+    return (bench_stats){s->seconds[0], s->seconds[s->n / 2], s->seconds[s->n * 9 / 10], s->n};
+}
+
+static void run(session *s, dsr_encoder *encoder, int again)
+{
+    if (s->code == CLI_DONE) {
+        session_check(s, again ? dsr_encoder_replay(encoder) : dsr_encoder_submit(encoder));
+    }
+    if (s->code == CLI_DONE) {
+        session_check(s, dsr_encoder_wait(encoder));
+    }
+}
+
+static void run_alone(session *s, bench_work *work, int again)
+{
+    for (uint32_t r = 0; r < work->n_alone; r++) {
+        run(s, work->alone[r], again);
+    }
+}
+
+static void poison(session *s, const bench_work *work)
+{
+    for (uint32_t i = 0; i < work->n_outputs; i++) {
+        unsigned char *bytes = cli_allocate(work->outputs[i].byte_length);
+        memset(bytes, 0xff, work->outputs[i].byte_length);
+        session_write(s, work->outputs[i], 0, bytes, work->outputs[i].byte_length);
+        free(bytes);
+    }
+}
+
+static unsigned char *read_outputs(session *s, const bench_work *work, uint64_t *n_bytes)
+{
+    *n_bytes = 0;
+    for (uint32_t i = 0; i < work->n_outputs; i++) {
+        *n_bytes += work->outputs[i].byte_length;
+    }
+    unsigned char *bytes = cli_allocate(*n_bytes);
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < work->n_outputs; i++) {
+        session_read(s, work->outputs[i], 0, bytes + at, work->outputs[i].byte_length);
+        at += work->outputs[i].byte_length;
+    }
+    return bytes;
+}
+
+/* Whether joint and alone leave the same bytes in poisoned outputs. A compressor changes the state it starts from: only
+ * its second and later runs start alike, so everything has run twice before. */
+static int leaves_equal(session *s, bench_work *work)
+{
+    uint64_t n_bytes;
+    poison(s, work);
+    run(s, work->joint, 1);
+    unsigned char *joint = read_outputs(s, work, &n_bytes);
+    poison(s, work);
+    run_alone(s, work, 1);
+    unsigned char *alone = read_outputs(s, work, &n_bytes);
+    const int is_equal = memcmp(joint, alone, n_bytes) == 0;
+    free(alone);
+    free(joint);
+    return is_equal;
+}
+
+static void sample(session *s, dsr_encoder *encoder, bench_work *alone, samples *to)
+{
+    const double begin = bench_now();
+    if (alone != NULL) {
+        run_alone(s, alone, 1);
+    } else {
+        run(s, encoder, 1);
+    }
+    to->seconds[to->n++] = bench_now() - begin;
+}
+
+static void take_samples(session *a, bench_work *work, session *versus, bench_work *versus_work, double seconds,
+                         bench_result *result)
+{
+    samples *joint = cli_allocate(sizeof *joint), *alone = cli_allocate(sizeof *alone);
+    samples *other = cli_allocate(sizeof *other), *probe = cli_allocate(sizeof *probe);
+    const dsr_isa isa = dsr_context_isa(a->context);
+    const double end = bench_now() + seconds;
+    while (a->code == CLI_DONE && joint->n < MAX_SAMPLES && (joint->n < MIN_SAMPLES || bench_now() < end)) {
+        sample(a, work->joint, NULL, joint);
+        if (work->n_alone > 0) {
+            sample(a, NULL, work, alone);
+        }
+        if (versus != NULL) {
+            sample(versus, versus_work->joint, NULL, other);
+        }
+        probe->seconds[probe->n++] = bench_probe_fma(isa);
+    }
+    result->joint = stats_of(joint);
+    result->alone = stats_of(alone);
+    result->versus = stats_of(other);
+    result->fma_gflops = stats_of(probe).median;
+    free(probe);
+    free(other);
+    free(alone);
+    free(joint);
+}
+
+int bench_measure(session *a, session *versus, const bench_shape *shape, double seconds, bench_result *result)
+{
+    bench_work work, versus_work;
+    memset(result, 0, sizeof *result);
+    memset(&versus_work, 0, sizeof versus_work);
+    result->shape = *shape;
+    result->n_threads = dsr_context_n_threads(a->context) > 1 ? dsr_context_n_threads(a->context) : 1;
+    const uint64_t seed = (uint64_t)(bench_now() * 1e9);
+    bench_build(a, shape, seed, shape->rows > 1, &work);
+    if (versus != NULL) {
+        bench_build(versus, shape, seed, 0, &versus_work);
+    }
+    if (a->code == CLI_DONE && (versus == NULL || versus->code == CLI_DONE)) {
+        for (int again = 0; again < 2; again++) {
+            run(a, work.joint, again);
+            run_alone(a, &work, again);
+            if (versus != NULL) {
+                run(versus, versus_work.joint, again);
+            }
+        }
+        result->is_equal = work.n_alone == 0 || leaves_equal(a, &work);
+        take_samples(a, &work, versus, &versus_work, seconds, result);
+    }
+    bench_release(&work);
+    bench_release(&versus_work);
+    session_release_buffers(a);
+    if (versus != NULL) {
+        session_release_buffers(versus);
+    }
+    return a->code != CLI_DONE ? a->code : versus != NULL ? versus->code : CLI_DONE;
+}

@@ -1,0 +1,278 @@
+#define _GNU_SOURCE
+#include "bench_probe.h"
+
+#include "cli.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+enum { ROUNDS = 20000, ACCUMULATORS = 12, PASSES = 9, READ_BYTES = 256 << 20 };
+
+double bench_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A result that the compiler must believe to be used. */
+static volatile float sink;
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static double flops_avx512(void)
+{
+    __m512 acc[ACCUMULATORS];
+    const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
+    for (int i = 0; i < ACCUMULATORS; i++) {
+        acc[i] = _mm512_set1_ps((float)i);
+    }
+    for (int r = 0; r < ROUNDS; r++) {
+        for (int i = 0; i < ACCUMULATORS; i++) {
+            acc[i] = _mm512_fmadd_ps(acc[i], a, b);
+            __asm__ volatile("" : "+v"(acc[i]));
+        }
+    }
+    for (int i = 1; i < ACCUMULATORS; i++) {
+        acc[0] = _mm512_add_ps(acc[0], acc[i]);
+    }
+    sink = _mm512_reduce_add_ps(acc[0]);
+    return 2.0 * 16 * ROUNDS * ACCUMULATORS;
+}
+
+__attribute__((target("avx2,fma"))) static double flops_avx2(void)
+{
+    __m256 acc[ACCUMULATORS];
+    const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
+    float last[8];
+    for (int i = 0; i < ACCUMULATORS; i++) {
+        acc[i] = _mm256_set1_ps((float)i);
+    }
+    for (int r = 0; r < ROUNDS; r++) {
+        for (int i = 0; i < ACCUMULATORS; i++) {
+            acc[i] = _mm256_fmadd_ps(acc[i], a, b);
+            __asm__ volatile("" : "+x"(acc[i]));
+        }
+    }
+    for (int i = 1; i < ACCUMULATORS; i++) {
+        acc[0] = _mm256_add_ps(acc[0], acc[i]);
+    }
+    _mm256_storeu_ps(last, acc[0]);
+    sink = last[0];
+    return 2.0 * 8 * ROUNDS * ACCUMULATORS;
+}
+
+__attribute__((target("avx512f,avx512bf16"))) static double flops_bf16(void)
+{
+    __m512 acc[ACCUMULATORS];
+    const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3f80), b = (__m512bh)_mm512_set1_epi16(0x3a80);
+    for (int i = 0; i < ACCUMULATORS; i++) {
+        acc[i] = _mm512_set1_ps((float)i);
+    }
+    for (int r = 0; r < ROUNDS; r++) {
+        for (int i = 0; i < ACCUMULATORS; i++) {
+            acc[i] = _mm512_dpbf16_ps(acc[i], a, b);
+            __asm__ volatile("" : "+v"(acc[i]));
+        }
+    }
+    for (int i = 1; i < ACCUMULATORS; i++) {
+        acc[0] = _mm512_add_ps(acc[0], acc[i]);
+    }
+    sink = _mm512_reduce_add_ps(acc[0]);
+    return 2.0 * 32 * ROUNDS * ACCUMULATORS;
+}
+
+static int amx_is_allowed(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    uint32_t a = 7, b = 0, c = 0, d = 0;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    const int has_tiles = (d >> 24 & 1) && (d >> 22 & 1);
+    return has_tiles && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+/* Four accumulator tiles, two by two, as a product of matrices has them. */
+__attribute__((target("amx-tile,amx-bf16"))) static double flops_amx(void)
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t column_bytes[16];
+        uint8_t rows[16];
+    } config;
+    static const uint8_t zeros[1024];
+    memset(&config, 0, sizeof config);
+    config.palette = 1;
+    for (int i = 0; i < 8; i++) {
+        config.column_bytes[i] = 64;
+        config.rows[i] = 16;
+    }
+    _tile_loadconfig(&config);
+    _tile_loadd(4, zeros, 64);
+    _tile_loadd(5, zeros, 64);
+    _tile_loadd(6, zeros, 64);
+    _tile_loadd(7, zeros, 64);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int r = 0; r < ROUNDS / 4; r++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_release();
+    return 2.0 * 16 * 16 * 32 * 4 * (ROUNDS / 4);
+}
+#endif
+
+#if defined(__aarch64__)
+static double flops_neon(void)
+{
+    float32x4_t acc[ACCUMULATORS];
+    const float32x4_t a = vdupq_n_f32(0.999f), b = vdupq_n_f32(1e-3f);
+    for (int i = 0; i < ACCUMULATORS; i++) {
+        acc[i] = vdupq_n_f32((float)i);
+    }
+    for (int r = 0; r < ROUNDS; r++) {
+        for (int i = 0; i < ACCUMULATORS; i++) {
+            acc[i] = vfmaq_f32(b, acc[i], a);
+            __asm__ volatile("" : "+w"(acc[i]));
+        }
+    }
+    for (int i = 1; i < ACCUMULATORS; i++) {
+        acc[0] = vaddq_f32(acc[0], acc[i]);
+    }
+    sink = vgetq_lane_f32(acc[0], 0);
+    return 2.0 * 4 * ROUNDS * ACCUMULATORS;
+}
+#endif
+
+static double rate(double (*work)(void))
+{
+    const double begin = bench_now(), flops = work();
+    return flops / (bench_now() - begin) * 1e-9;
+}
+
+double bench_probe_fma(dsr_isa isa)
+{
+#if defined(__x86_64__)
+    if (isa == DSR_ISA_AVX512) {
+        return rate(flops_avx512);
+    }
+    if (isa == DSR_ISA_AVX2) {
+        return rate(flops_avx2);
+    }
+#elif defined(__aarch64__)
+    if (isa == DSR_ISA_NEON) {
+        return rate(flops_neon);
+    }
+#endif
+    (void)rate;
+    (void)isa;
+    return 0;
+}
+
+double bench_probe_bf16(void)
+{
+#if defined(__x86_64__)
+    if (dsr_isa_available(DSR_ISA_AVX512) && __builtin_cpu_supports("avx512bf16")) {
+        return rate(flops_bf16);
+    }
+#endif
+    return 0;
+}
+
+double bench_probe_amx(void)
+{
+#if defined(__x86_64__)
+    if (amx_is_allowed()) {
+        return rate(flops_amx);
+    }
+#endif
+    return 0;
+}
+
+typedef struct reader {
+    pthread_t thread;
+    const uint64_t *words;
+    size_t n;
+    uint64_t sum;
+} reader;
+
+static void *read_words(void *argument)
+{
+    reader *r = argument;
+    uint64_t sum[8] = {0};
+    for (size_t i = 0; i + 8 <= r->n; i += 8) {
+        for (size_t j = 0; j < 8; j++) {
+            sum[j] += r->words[i + j];
+        }
+    }
+    r->sum = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+    return NULL;
+}
+
+double bench_probe_read(const void *memory, size_t n_bytes, uint32_t n_threads)
+{
+    reader *readers = cli_allocate(n_threads * sizeof *readers);
+    const size_t n = n_bytes / sizeof(uint64_t) / n_threads;
+    uint32_t n_started = 0;
+    const double begin = bench_now();
+    for (uint32_t i = 0; i < n_threads; i++) {
+        readers[i].words = (const uint64_t *)memory + i * n;
+        readers[i].n = n;
+        if (i + 1 == n_threads || pthread_create(&readers[i].thread, NULL, read_words, &readers[i]) != 0) {
+            read_words(&readers[i]);
+            break;
+        }
+        n_started++;
+    }
+    for (uint32_t i = 0; i < n_started; i++) {
+        pthread_join(readers[i].thread, NULL);
+    }
+    const double seconds = bench_now() - begin;
+    sink = (float)readers[0].sum;
+    free(readers);
+    return (double)n_bytes / seconds * 1e-9;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *samples)
+{
+    qsort(samples, PASSES, sizeof *samples, by_value);
+    return samples[PASSES / 2];
+}
+
+bench_peaks bench_measure_peaks(dsr_isa isa, uint32_t n_threads)
+{
+    double samples[5][PASSES];
+    uint64_t *memory = cli_allocate(READ_BYTES);
+    for (size_t i = 0; i < READ_BYTES / sizeof *memory; i += 512) {
+        memory[i] = i; /* a page of its own for every page */
+    }
+    for (int i = 0; i < PASSES; i++) {
+        samples[0][i] = bench_probe_fma(isa);
+        samples[1][i] = bench_probe_bf16();
+        samples[2][i] = bench_probe_amx();
+        samples[3][i] = bench_probe_read(memory, READ_BYTES, 1);
+        samples[4][i] = bench_probe_read(memory, READ_BYTES, n_threads ? n_threads : 1);
+    }
+    free(memory);
+    return (bench_peaks){median(samples[0]), median(samples[1]), median(samples[2]), median(samples[3]),
+                         median(samples[4])};
+}

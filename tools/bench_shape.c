@@ -1,0 +1,529 @@
+#include "bench_shape.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const op_names[BENCH_N_OPS] = {"indexer", "two-pass", "flash", "compressor", "projection", "core"};
+
+/* ---- shape files -------------------------------------------------------------------------------------------- */
+
+static uint32_t *field_named(bench_shape *shape, const char *name)
+{
+    const struct {
+        const char *name;
+        uint32_t *field;
+    } fields[] = {{"rows", &shape->rows},   {"context", &shape->context}, {"heads", &shape->heads},
+                  {"top_k", &shape->top_k}, {"width", &shape->width},     {"ratio", &shape->ratio},
+                  {"dim", &shape->dim},     {"inputs", &shape->inputs},   {"outputs", &shape->outputs}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (strcmp(fields[i].name, name) == 0) {
+            return fields[i].field;
+        }
+    }
+    return NULL;
+}
+
+static int parse_parameter(bench_shape *shape, char *word)
+{
+    char *value = strchr(word, '=');
+    uint64_t number;
+    if (value == NULL) {
+        return 0;
+    }
+    *value++ = '\0';
+    uint32_t *field = field_named(shape, word);
+    if (field == NULL || !cli_parse_u64(value, 16777216, &number)) {
+        return 0;
+    }
+    *field = (uint32_t)number;
+    return 1;
+}
+
+static int is_complete(const bench_shape *shape)
+{
+    static const char *const needed[BENCH_N_OPS][2] = {[BENCH_INDEXER] = {"context", NULL},
+                                                       [BENCH_TWO_PASS] = {"width", NULL},
+                                                       [BENCH_FLASH] = {"width", NULL},
+                                                       [BENCH_COMPRESSOR] = {"ratio", "dim"},
+                                                       [BENCH_PROJECTION] = {"inputs", "outputs"},
+                                                       [BENCH_CORE] = {"context", NULL}};
+    bench_shape copy = *shape;
+    for (int i = 0; i < 2; i++) {
+        if (needed[shape->op][i] != NULL && *field_named(&copy, needed[shape->op][i]) == 0) {
+            return 0;
+        }
+    }
+    return shape->rows > 0 && shape->rows <= DSR_MAX_ROWS;
+}
+
+/* 1 for a shape, 0 for an empty line, -1 for a bad one. */
+static int parse_line(char *line, bench_shape *shape)
+{
+    char *rest = NULL;
+    memset(shape, 0, sizeof *shape);
+    shape->heads = 64;
+    shape->top_k = 512;
+    line[strcspn(line, "#\n")] = '\0';
+    char *word = strtok_r(line, " \t", &rest);
+    if (word == NULL) {
+        return 0;
+    }
+    for (shape->op = 0; shape->op < BENCH_N_OPS && strcmp(op_names[shape->op], word) != 0; shape->op++) {
+    }
+    if (shape->op == BENCH_N_OPS) {
+        return -1;
+    }
+    size_t used = (size_t)snprintf(shape->name, sizeof shape->name, "%s", word);
+    while ((word = strtok_r(NULL, " \t", &rest)) != NULL) {
+        if (used < sizeof shape->name) {
+            used += (size_t)snprintf(shape->name + used, sizeof shape->name - used, " %s", word);
+        }
+        if (!parse_parameter(shape, word)) {
+            return -1;
+        }
+    }
+    return is_complete(shape) ? 1 : -1;
+}
+
+int bench_read_shapes(const cli_command *command, const char *path, bench_shape **shapes, size_t *n_shapes)
+{
+    char line[256];
+    size_t capacity = 0, number = 0;
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        cli_error(command, "%s: %s", path, strerror(errno));
+        return CLI_BAD_INPUT;
+    }
+    int code = CLI_DONE;
+    *shapes = NULL;
+    *n_shapes = 0;
+    while (code == CLI_DONE && fgets(line, sizeof line, file) != NULL) {
+        bench_shape shape;
+        const int found = parse_line(line, &shape);
+        number++;
+        if (found < 0) {
+            cli_error(command,
+                      "%s:%zu: no shape: an op (indexer, two-pass, flash, compressor, projection, core) and "
+                      "its parameters as name=value are needed",
+                      path, number);
+            code = CLI_BAD_INPUT;
+        }
+        if (found <= 0) {
+            continue;
+        }
+        if (*n_shapes == capacity) {
+            capacity = capacity ? 2 * capacity : 16;
+            bench_shape *grown = cli_allocate(capacity * sizeof *grown);
+            if (*n_shapes > 0) {
+                memcpy(grown, *shapes, *n_shapes * sizeof *grown);
+            }
+            free(*shapes);
+            *shapes = grown;
+        }
+        (*shapes)[(*n_shapes)++] = shape;
+    }
+    fclose(file);
+    return code;
+}
+
+/* ---- counted work ------------------------------------------------------------------------------------------- */
+
+static double keys_of(const bench_shape *shape)
+{
+    return shape->context / 4;
+}
+
+static double selected_of(const bench_shape *shape)
+{
+    return keys_of(shape) < shape->top_k ? keys_of(shape) : shape->top_k;
+}
+
+double bench_flops(const bench_shape *shape)
+{
+    const double rows = shape->rows;
+    switch (shape->op) {
+    case BENCH_INDEXER:
+        return rows * keys_of(shape) * shape->heads * 2 * DSR_INDEX_DIM;
+    case BENCH_TWO_PASS:
+    case BENCH_FLASH:
+        return rows * shape->width * shape->heads * 4 * DSR_HEAD_DIM;
+    case BENCH_PROJECTION:
+        return rows * shape->inputs * shape->outputs * 2;
+    case BENCH_CORE:
+        return rows *
+               (keys_of(shape) * 64 * 2 * DSR_INDEX_DIM + (128 + selected_of(shape)) * shape->heads * 4 * DSR_HEAD_DIM);
+    case BENCH_COMPRESSOR:
+    case BENCH_N_OPS:
+        break;
+    }
+    return 0;
+}
+
+double bench_bytes(const bench_shape *shape)
+{
+    const double rows = shape->rows;
+    const double coff = shape->ratio == 4 ? 2 : 1;
+    switch (shape->op) {
+    case BENCH_INDEXER:
+        return rows * keys_of(shape) * DSR_INDEX_DIM * 2;
+    case BENCH_TWO_PASS:
+    case BENCH_FLASH:
+        return rows * shape->width * DSR_HEAD_DIM * 2;
+    case BENCH_PROJECTION:
+        return 2.0 * shape->inputs * shape->outputs;
+    case BENCH_COMPRESSOR:
+        return rows * coff * shape->ratio * shape->dim * 8;
+    case BENCH_CORE:
+        return rows * (keys_of(shape) * DSR_INDEX_DIM * 2 + (128 + selected_of(shape)) * DSR_HEAD_DIM * 2);
+    case BENCH_N_OPS:
+        break;
+    }
+    return 0;
+}
+
+/* ---- operands ----------------------------------------------------------------------------------------------- */
+
+typedef struct generator {
+    session *s;
+    uint64_t state;
+} generator;
+
+static uint32_t next_word(generator *g)
+{
+    g->state = g->state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(g->state >> 32);
+}
+
+/* About normal, with mean 0 and variance 1. */
+static float next_value(generator *g)
+{
+    const uint32_t a = next_word(g), b = next_word(g);
+    const float sum = (float)(a & 0xffffu) + (float)(a >> 16) + (float)(b & 0xffffu) + (float)(b >> 16);
+    return (sum * 0x1p-16f - 2) * 1.7320508f;
+}
+
+static dsr_view random_view(generator *g, uint64_t n, dsr_dtype dtype, float scale)
+{
+    const uint64_t n_bytes = n * dsr_dtype_size(dtype);
+    unsigned char *values = cli_allocate(n_bytes);
+    for (uint64_t i = 0; i < n; i++) {
+        const float x = next_value(g) * scale;
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        if (dtype == DSR_DTYPE_F32) {
+            memcpy(values + 4 * i, &bits, sizeof bits);
+        } else {
+            const uint16_t half = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+            memcpy(values + 2 * i, &half, sizeof half);
+        }
+    }
+    const dsr_view view = session_upload(g->s, values, n_bytes, dtype);
+    free(values);
+    return view;
+}
+
+static dsr_view indices_view(generator *g, uint32_t n, uint32_t limit)
+{
+    int32_t *indices = cli_allocate(n * sizeof *indices);
+    for (uint32_t i = 0; i < n; i++) {
+        indices[i] = (int32_t)(next_word(g) % limit);
+    }
+    const dsr_view view = session_upload(g->s, indices, n * sizeof *indices, DSR_DTYPE_I32);
+    free(indices);
+    return view;
+}
+
+static void note_output(bench_work *work, dsr_view view)
+{
+    work->outputs[work->n_outputs++] = view;
+}
+
+/* Encodes every row alone by handing `encode` a range of rows. */
+typedef void encode_rows(session *s, void *description, uint32_t first, uint32_t n, dsr_encoder *encoder);
+
+static void encode_all(session *s, encode_rows *encode, void *description, uint32_t n_rows, int with_alone,
+                       bench_work *work)
+{
+    if (work->joint == NULL && !session_check(s, dsr_encoder_create(s->context, &work->joint))) {
+        return;
+    }
+    encode(s, description, 0, n_rows, work->joint);
+    for (uint32_t r = 0; with_alone && r < n_rows && s->code == CLI_DONE; r++) {
+        if (work->alone[r] == NULL && !session_check(s, dsr_encoder_create(s->context, &work->alone[r]))) {
+            return;
+        }
+        work->n_alone = n_rows;
+        encode(s, description, r, 1, work->alone[r]);
+    }
+}
+
+/* ---- ops ---------------------------------------------------------------------------------------------------- */
+
+typedef struct attention_work {
+    dsr_attention_desc desc;
+    dsr_attention_row rows[DSR_MAX_ROWS];
+    int flash;
+} attention_work;
+
+static void encode_attention(session *s, void *description, uint32_t first, uint32_t n, dsr_encoder *encoder)
+{
+    attention_work *w = description;
+    dsr_attention_desc desc = w->desc;
+    desc.n_rows = n;
+    desc.rows = w->rows + first;
+    session_check(s,
+                  w->flash ? dsr_encode_flash_attention(encoder, &desc) : dsr_encode_sparse_attention(encoder, &desc));
+}
+
+static void set_attention(generator *g, const bench_shape *shape, uint32_t width, attention_work *w)
+{
+    uint64_t workspace_bytes = 0;
+    memset(w->rows, 0, sizeof w->rows);
+    w->desc = (dsr_attention_desc)DSR_ATTENTION_DESC_INIT;
+    w->desc.rows = w->rows;
+    w->desc.n_rows = shape->rows;
+    w->desc.n_heads = shape->heads;
+    w->desc.scale = DSR_ATTENTION_SCALE;
+    for (uint32_t r = 0; r < shape->rows; r++) {
+        w->rows[r].q_row = r;
+        w->rows[r].index_offset = (uint64_t)r * width;
+        w->rows[r].width = width;
+    }
+    session_check(g->s, w->flash ? dsr_flash_attention_workspace(g->s->context, &w->desc, &workspace_bytes)
+                                 : dsr_sparse_attention_workspace(g->s->context, &w->desc, &workspace_bytes));
+    w->desc.q = random_view(g, (uint64_t)shape->rows * shape->heads * DSR_HEAD_DIM, DSR_DTYPE_BF16, 1);
+    w->desc.sinks = random_view(g, shape->heads, DSR_DTYPE_F32, 1);
+    w->desc.output =
+        session_allocate(g->s, (uint64_t)shape->rows * shape->heads * DSR_HEAD_DIM * sizeof(uint16_t), DSR_DTYPE_BF16);
+    w->desc.workspace = session_allocate(g->s, workspace_bytes, DSR_DTYPE_U8);
+}
+
+static void build_attention(generator *g, const bench_shape *shape, int with_alone, bench_work *work)
+{
+    /* As many rows in the cache as a selection of a long context is drawn from. */
+    const uint32_t pool = shape->width < 16512 ? 16512 : shape->width;
+    attention_work *w = cli_allocate(sizeof *w);
+    w->flash = shape->op == BENCH_FLASH;
+    set_attention(g, shape, shape->width, w);
+    w->desc.indices = indices_view(g, shape->rows * shape->width, pool);
+    for (uint32_t r = 0; r < shape->rows; r++) {
+        w->rows[r].kv = random_view(g, (uint64_t)pool * DSR_HEAD_DIM, DSR_DTYPE_BF16, 1);
+        w->rows[r].kv_len = pool;
+    }
+    note_output(work, w->desc.output);
+    encode_all(g->s, encode_attention, w, shape->rows, with_alone, work);
+    free(w);
+}
+
+typedef struct indexer_work {
+    dsr_indexer_desc desc;
+    dsr_indexer_row rows[DSR_MAX_ROWS];
+} indexer_work;
+
+static void encode_indexer(session *s, void *description, uint32_t first, uint32_t n, dsr_encoder *encoder)
+{
+    indexer_work *w = description;
+    dsr_indexer_desc desc = w->desc;
+    desc.n_rows = n;
+    desc.rows = w->rows + first;
+    session_check(s, dsr_encode_indexer(encoder, &desc));
+}
+
+/* Lists of row r at r * stride + 128 with 128 added, where the attention of a step finds them, or plain. */
+static void set_indexer(generator *g, const bench_shape *shape, uint32_t heads, uint32_t stride, indexer_work *w)
+{
+    const uint32_t n_keys = shape->context / 4;
+    const uint32_t offset = stride == shape->top_k ? 0 : DSR_WINDOW;
+    uint64_t workspace_bytes = 0;
+    memset(w->rows, 0, sizeof w->rows);
+    w->desc = (dsr_indexer_desc)DSR_INDEXER_DESC_INIT;
+    w->desc.rows = w->rows;
+    w->desc.n_rows = shape->rows;
+    w->desc.n_heads = heads;
+    w->desc.top_k = shape->top_k;
+    for (uint32_t r = 0; r < shape->rows; r++) {
+        w->rows[r].kv_len = n_keys;
+        w->rows[r].keys = random_view(g, (uint64_t)n_keys * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1);
+        w->rows[r].q_row = r;
+        w->rows[r].output_offset = (uint64_t)r * stride + offset;
+        w->rows[r].start_pos = shape->context - 1;
+        w->rows[r].offset = (int32_t)offset;
+    }
+    session_check(g->s, dsr_indexer_workspace(g->s->context, &w->desc, &workspace_bytes));
+    w->desc.q = random_view(g, (uint64_t)shape->rows * heads * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1);
+    w->desc.weights = random_view(g, (uint64_t)shape->rows * heads, DSR_DTYPE_F32, DSR_INDEXER_SCALE);
+    w->desc.output = session_allocate(g->s, (uint64_t)shape->rows * stride * sizeof(int32_t), DSR_DTYPE_I32);
+    w->desc.workspace = session_allocate(g->s, workspace_bytes, DSR_DTYPE_U8);
+}
+
+static void build_indexer(generator *g, const bench_shape *shape, int with_alone, bench_work *work)
+{
+    indexer_work *w = cli_allocate(sizeof *w);
+    set_indexer(g, shape, shape->heads, shape->top_k, w);
+    note_output(work, w->desc.output);
+    encode_all(g->s, encode_indexer, w, shape->rows, with_alone, work);
+    free(w);
+}
+
+typedef struct compressor_work {
+    dsr_compressor_desc desc;
+    dsr_compressor_row rows[DSR_MAX_ROWS];
+} compressor_work;
+
+static void encode_compressor(session *s, void *description, uint32_t first, uint32_t n, dsr_encoder *encoder)
+{
+    compressor_work *w = description;
+    dsr_compressor_desc desc = w->desc;
+    desc.n_rows = n;
+    desc.rows = w->rows + first;
+    session_check(s, dsr_encode_compressor(encoder, &desc));
+}
+
+/* The token that completes a group: the dear step. */
+static void set_compressor(generator *g, uint32_t n_rows, uint32_t ratio, uint32_t dim, uint32_t position,
+                           compressor_work *w)
+{
+    const uint32_t width = (ratio == 4 ? 2 : 1) * dim;
+    const uint64_t n_state = dsr_compressor_state_elements(ratio, dim);
+    memset(w->rows, 0, sizeof w->rows);
+    w->desc = (dsr_compressor_desc)DSR_COMPRESSOR_DESC_INIT;
+    w->desc.rows = w->rows;
+    w->desc.n_rows = n_rows;
+    w->desc.ratio = ratio;
+    w->desc.dim = dim;
+    w->desc.epsilon = 1e-6f;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        w->rows[r].kv_state = random_view(g, n_state, DSR_DTYPE_F32, 1);
+        w->rows[r].score_state = random_view(g, n_state, DSR_DTYPE_F32, 1);
+        w->rows[r].token_row = r;
+        w->rows[r].output_row = r;
+        w->rows[r].start_pos = position;
+    }
+    w->desc.kv = random_view(g, (uint64_t)n_rows * width, DSR_DTYPE_F32, 1);
+    w->desc.score = random_view(g, (uint64_t)n_rows * width, DSR_DTYPE_F32, 1);
+    w->desc.ape = random_view(g, (uint64_t)ratio * width, DSR_DTYPE_F32, 1);
+    w->desc.norm = random_view(g, dim, DSR_DTYPE_F32, 1);
+    w->desc.output = session_allocate(g->s, (uint64_t)n_rows * dim * sizeof(uint16_t), DSR_DTYPE_BF16);
+}
+
+static void build_compressor(generator *g, const bench_shape *shape, int with_alone, bench_work *work)
+{
+    compressor_work *w = cli_allocate(sizeof *w);
+    set_compressor(g, shape->rows, shape->ratio, shape->dim, 8 * shape->ratio - 1, w);
+    note_output(work, w->desc.output);
+    encode_all(g->s, encode_compressor, w, shape->rows, with_alone, work);
+    free(w);
+}
+
+typedef struct projection_work {
+    dsr_projection_desc desc;
+} projection_work;
+
+static void encode_projection(session *s, void *description, uint32_t first, uint32_t n, dsr_encoder *encoder)
+{
+    projection_work *w = description;
+    dsr_projection_desc desc = w->desc;
+    desc.n_rows = n;
+    desc.input = dsr_view_slice(desc.input, (uint64_t)first * desc.n_inputs, (uint64_t)n * desc.n_inputs);
+    desc.output = dsr_view_slice(desc.output, (uint64_t)first * desc.n_outputs, (uint64_t)n * desc.n_outputs);
+    session_check(s, dsr_encode_projection(encoder, &desc));
+}
+
+static void build_projection(generator *g, const bench_shape *shape, int with_alone, bench_work *work)
+{
+    projection_work w = {DSR_PROJECTION_DESC_INIT};
+    dsr_projection_weights weights = DSR_PROJECTION_WEIGHTS_INIT;
+    const uint64_t n = (uint64_t)shape->inputs * shape->outputs;
+    uint16_t *plain = cli_allocate(n * sizeof *plain);
+    uint64_t packed_bytes = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        plain[i] = (uint16_t)(0x3d00u + next_word(g) % 0x180u + (next_word(g) & 1u) * 0x8000u);
+    }
+    weights.n_inputs = shape->inputs;
+    weights.n_outputs = shape->outputs;
+    weights.data = plain;
+    session_check(g->s, dsr_projection_packed_bytes(g->s->context, &weights, &packed_bytes));
+    void *packed = cli_allocate(packed_bytes);
+    session_check(g->s, dsr_projection_pack(g->s->context, &weights, packed, packed_bytes));
+    w.desc.n_inputs = shape->inputs;
+    w.desc.n_outputs = shape->outputs;
+    w.desc.format = DSR_WEIGHT_BF16_PACKED;
+    w.desc.weight = session_upload(g->s, packed, packed_bytes, DSR_DTYPE_U32);
+    w.desc.input = random_view(g, (uint64_t)shape->rows * shape->inputs, DSR_DTYPE_BF16, 1);
+    w.desc.output = session_allocate(g->s, (uint64_t)shape->rows * shape->outputs * sizeof(float), DSR_DTYPE_F32);
+    free(packed);
+    free(plain);
+    note_output(work, w.desc.output);
+    encode_all(g->s, encode_projection, &w, shape->rows, with_alone, work);
+}
+
+/* Both compressors, the indexer and the attention over what it selects, as one list of commands. */
+static void build_core(generator *g, const bench_shape *shape, int with_alone, bench_work *work)
+{
+    const uint32_t n_keys = shape->context / 4, stride = DSR_WINDOW + shape->top_k;
+    const uint32_t n_selected = n_keys < shape->top_k ? n_keys : shape->top_k;
+    compressor_work *main_entry = cli_allocate(sizeof *main_entry), *index_entry = cli_allocate(sizeof *index_entry);
+    indexer_work *indexer = cli_allocate(sizeof *indexer);
+    attention_work *attention = cli_allocate(sizeof *attention);
+    set_compressor(g, shape->rows, 4, 512, shape->context - 1, main_entry);
+    set_compressor(g, shape->rows, 4, 128, shape->context - 1, index_entry);
+    set_indexer(g, shape, 64, stride, indexer);
+    attention->flash = DSR_WINDOW + n_selected >= 384;
+    set_attention(g, shape, DSR_WINDOW + n_selected, attention);
+    attention->desc.indices = indexer->desc.output;
+    int32_t window[DSR_WINDOW];
+    for (uint32_t r = 0; r < shape->rows; r++) {
+        attention->rows[r].kv = random_view(g, (uint64_t)(DSR_WINDOW + n_keys) * DSR_HEAD_DIM, DSR_DTYPE_BF16, 1);
+        attention->rows[r].kv_len = DSR_WINDOW + n_keys;
+        attention->rows[r].index_offset = (uint64_t)r * stride;
+        dsr_window_slots(shape->context - 1, DSR_WINDOW, window);
+        session_write(g->s, indexer->desc.output, (uint64_t)r * stride * sizeof *window, window, sizeof window);
+    }
+    note_output(work, attention->desc.output);
+    note_output(work, main_entry->desc.output);
+    note_output(work, index_entry->desc.output);
+    encode_all(g->s, encode_compressor, main_entry, shape->rows, with_alone, work);
+    encode_all(g->s, encode_compressor, index_entry, shape->rows, with_alone, work);
+    encode_all(g->s, encode_indexer, indexer, shape->rows, with_alone, work);
+    encode_all(g->s, encode_attention, attention, shape->rows, with_alone, work);
+    free(attention);
+    free(indexer);
+    free(index_entry);
+    free(main_entry);
+}
+
+void bench_build(session *s, const bench_shape *shape, uint64_t seed, int with_alone, bench_work *work)
+{
+    generator g = {s, seed * 2654435761u + 1};
+    memset(work, 0, sizeof *work);
+    switch (shape->op) {
+    case BENCH_INDEXER:
+        build_indexer(&g, shape, with_alone, work);
+        break;
+    case BENCH_TWO_PASS:
+    case BENCH_FLASH:
+        build_attention(&g, shape, with_alone, work);
+        break;
+    case BENCH_COMPRESSOR:
+        build_compressor(&g, shape, with_alone, work);
+        break;
+    case BENCH_PROJECTION:
+        build_projection(&g, shape, with_alone, work);
+        break;
+    case BENCH_CORE:
+        build_core(&g, shape, with_alone, work);
+        break;
+    case BENCH_N_OPS:
+        break;
+    }
+}
+
+void bench_release(bench_work *work)
+{
+    dsr_encoder_destroy(work->joint);
+    for (uint32_t r = 0; r < work->n_alone; r++) {
+        dsr_encoder_destroy(work->alone[r]);
+    }
+}

@@ -1,0 +1,52 @@
+/* The shapes that `dsrows bench` times: read from text files, built as operands with fresh random data.
+ *
+ * A line is an op and its parameters, name=value; '#' starts a comment:
+ *   indexer    rows= context= [heads=64] [top_k=512]
+ *   two-pass   rows= width= [heads=64]
+ *   flash      rows= width= [heads=64]
+ *   compressor rows= ratio= dim=
+ *   projection rows= inputs= outputs=
+ *   core       rows= context= [heads=64] [top_k=512]   compressors, indexer and attention of a ratio-4 layer */
+#ifndef DSROWS_BENCH_SHAPE_H
+#define DSROWS_BENCH_SHAPE_H
+
+#include "session.h"
+
+typedef enum bench_op {
+    BENCH_INDEXER,
+    BENCH_TWO_PASS,
+    BENCH_FLASH,
+    BENCH_COMPRESSOR,
+    BENCH_PROJECTION,
+    BENCH_CORE,
+    BENCH_N_OPS
+} bench_op;
+
+typedef struct bench_shape {
+    bench_op op;
+    char name[96]; /* the line, with blanks made single */
+    uint32_t rows, context, heads, top_k, width, ratio, dim, inputs, outputs;
+} bench_shape;
+
+/* Reads all lines of a file; *shapes is to be freed. CLI_DONE, or CLI_BAD_INPUT after a message with file and line. */
+int bench_read_shapes(const cli_command *command, const char *path, bench_shape **shapes, size_t *n_shapes);
+
+/* Multiply-adds times 2, and bytes read from operands once, of all rows of a shape. */
+double bench_flops(const bench_shape *shape);
+double bench_bytes(const bench_shape *shape);
+
+/* Work that can be run again and again: one encoder for all rows jointly, one for each row alone, on the same operands.
+ */
+typedef struct bench_work {
+    dsr_encoder *joint;
+    dsr_encoder *alone[DSR_MAX_ROWS];
+    uint32_t n_alone;
+    dsr_view outputs[4]; /* what the work writes, poisoned before each check */
+    uint32_t n_outputs;
+} bench_work;
+
+/* Fills work; failures stay in the session. Alone encoders are made only if wanted. */
+void bench_build(session *s, const bench_shape *shape, uint64_t seed, int with_alone, bench_work *work);
+void bench_release(bench_work *work);
+
+#endif

@@ -1,0 +1,442 @@
+#include "bench_report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    OPTION_SHAPES = CLI_FIRST_OWN,
+    OPTION_SECONDS,
+    OPTION_THREAD_COUNTS,
+    OPTION_VERSUS,
+    OPTION_COMPARE,
+    OPTION_BOUND,
+    OPTION_REPORT
+};
+enum { MAX_FILES = 16, MAX_COUNTS = 16 };
+
+typedef struct bench_options {
+    cli_device device;
+    cli_device versus;
+    int has_versus;
+    const char *files[MAX_FILES];
+    size_t n_files;
+    uint32_t thread_counts[MAX_COUNTS];
+    size_t n_counts;
+    double seconds;
+    const char *compare;
+    double bound; /* allowed growth of a median, 0.1 for 10 % */
+    const char *report;
+    int json;
+} bench_options;
+
+/* ---- options ------------------------------------------------------------------------------------------------ */
+
+/* "isa=avx2,exact=row,threads=1": what differs in the second context. */
+static int parse_versus(bench_options *options, const char *text)
+{
+    static const struct {
+        const char *name;
+        int option;
+    } names[] = {{"isa", CLI_ISA}, {"exact", CLI_EXACT}, {"threads", CLI_THREADS}, {"backend", CLI_BACKEND}};
+    char copy[128], *rest = NULL;
+    snprintf(copy, sizeof copy, "%s", text);
+    options->has_versus = 1;
+    for (char *word = strtok_r(copy, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        char *value = strchr(word, '=');
+        size_t i = 0;
+        while (value != NULL && i < 4 && strncmp(names[i].name, word, (size_t)(value - word)) != 0) {
+            i++;
+        }
+        if (value == NULL || i == 4) {
+            return cli_usage_error(&cli_bench, "--versus takes isa=, exact=, threads= or backend=, '%s' given", word);
+        }
+        const int code = cli_device_option(&cli_bench, &options->versus, names[i].option, value + 1);
+        if (code != CLI_DONE) {
+            return code;
+        }
+    }
+    return CLI_DONE;
+}
+
+static int parse_counts(bench_options *options, const char *text)
+{
+    char copy[128], *rest = NULL;
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *word = strtok_r(copy, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        uint64_t n;
+        if (!cli_parse_u64(word, 1024, &n) || options->n_counts == MAX_COUNTS) {
+            return cli_usage_error(&cli_bench, "--thread-counts takes up to 16 numbers up to 1024, '%s' given", text);
+        }
+        options->thread_counts[options->n_counts++] = (uint32_t)n;
+    }
+    return CLI_DONE;
+}
+
+static int parse_fraction(const char *text, double most, double *value)
+{
+    char *end;
+    *value = strtod(text, &end);
+    return end != text && *end == '\0' && *value > 0 && *value <= most;
+}
+
+static int take_option(bench_options *options, int option, const char *value)
+{
+    switch (option) {
+    case CLI_JSON:
+        options->json = 1;
+        return CLI_DONE;
+    case OPTION_SHAPES:
+        if (options->n_files == MAX_FILES) {
+            return cli_usage_error(&cli_bench, "more than %d shape files", MAX_FILES);
+        }
+        options->files[options->n_files++] = value;
+        return CLI_DONE;
+    case OPTION_SECONDS:
+        return parse_fraction(value, 3600, &options->seconds)
+                   ? CLI_DONE
+                   : cli_usage_error(&cli_bench, "--seconds takes a number up to 3600, '%s' given", value);
+    case OPTION_BOUND:
+        if (!parse_fraction(value, 1000, &options->bound)) {
+            return cli_usage_error(&cli_bench, "--bound takes a percentage, '%s' given", value);
+        }
+        options->bound /= 100;
+        return CLI_DONE;
+    case OPTION_THREAD_COUNTS:
+        return parse_counts(options, value);
+    case OPTION_VERSUS:
+        return parse_versus(options, value);
+    case OPTION_COMPARE:
+        options->compare = value;
+        return CLI_DONE;
+    case OPTION_REPORT:
+        options->report = value;
+        return CLI_DONE;
+    default:
+        return cli_device_option(&cli_bench, &options->device, option, value);
+    }
+}
+
+/* CLI_DONE, an exit code after a message, or -1 after the help. */
+static int parse(int argc, char **argv, bench_options *options)
+{
+    static const struct option names[] = {CLI_DEVICE_OPTIONS,
+                                          CLI_COMMON_OPTIONS,
+                                          {"shapes", required_argument, NULL, OPTION_SHAPES},
+                                          {"seconds", required_argument, NULL, OPTION_SECONDS},
+                                          {"thread-counts", required_argument, NULL, OPTION_THREAD_COUNTS},
+                                          {"versus", required_argument, NULL, OPTION_VERSUS},
+                                          {"compare", required_argument, NULL, OPTION_COMPARE},
+                                          {"bound", required_argument, NULL, OPTION_BOUND},
+                                          {"report", required_argument, NULL, OPTION_REPORT},
+                                          {0}};
+    int option, code = CLI_DONE;
+    const char *versus = NULL;
+    while (code == CLI_DONE && (option = getopt_long(argc, argv, "h", names, NULL)) != -1) {
+        if (option == 'h') {
+            cli_print_help(&cli_bench);
+            return -1;
+        }
+        if (option == '?') {
+            return cli_usage_error(&cli_bench, "bad option");
+        }
+        if (option == OPTION_VERSUS) {
+            versus = optarg; /* after the device options that it starts from */
+        } else {
+            code = take_option(options, option, optarg);
+        }
+    }
+    options->versus = options->device;
+    if (code == CLI_DONE && versus != NULL) {
+        code = parse_versus(options, versus);
+    }
+    if (code == CLI_DONE && optind != argc) {
+        code = cli_usage_error(&cli_bench, "no argument is needed, '%s' given", argv[optind]);
+    }
+    return code;
+}
+
+/* ---- output ------------------------------------------------------------------------------------------------- */
+
+static void machine_name(char *name, size_t size)
+{
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    snprintf(name, size, "unknown CPU");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':') != NULL) {
+            line[strcspn(line, "\n")] = '\0';
+            snprintf(name, size, "%s", strchr(line, ':') + 2);
+            break;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+}
+
+static void print_header(const bench_run *run, int has_versus)
+{
+    printf("%s, %s, %s-exact; one thread: F32 FMA %.1f GFLOP/s, BF16 dot %.1f, AMX %.1f, memory read %.1f GB/s (all "
+           "threads %.1f)\n\n",
+           run->machine, dsr_isa_name(run->isa), cli_exactness_name(run->exactness), run->peaks.fma_gflops,
+           run->peaks.bf16_gflops, run->peaks.amx_gflops, run->peaks.read_gbytes, run->peaks.read_all_gbytes);
+    printf("%-52s thr   median us     least      90 %%  GFLOP/s    GB/s  of FMA  alone/joint%s  equal\n", "shape",
+           has_versus ? "  other/this" : "");
+}
+
+static void print_result(const bench_result *r, int has_versus)
+{
+    printf("%-52s %3u %11.2f %9.2f %9.2f %8.1f %7.2f %6.1f%%", r->shape.name, r->n_threads, 1e6 * r->joint.median,
+           1e6 * r->joint.least, 1e6 * r->joint.p90, bench_flops(&r->shape) / r->joint.median * 1e-9,
+           bench_bytes(&r->shape) / r->joint.median * 1e-9, 100 * bench_fraction(r));
+    if (r->alone.n > 0) {
+        printf(" %12.2f", r->alone.median / r->joint.median);
+    } else {
+        printf(" %12s", "-");
+    }
+    if (has_versus) {
+        printf(" %11.2f", r->versus.median / r->joint.median);
+    }
+    printf("  %s\n", r->is_equal ? "yes" : "NO");
+    fflush(stdout);
+}
+
+static json_t *stats_json(const bench_stats *s)
+{
+    return s->n == 0 ? json_null()
+                     : json_pack("{s:f, s:f, s:f, s:i}", "median_us", 1e6 * s->median, "least_us", 1e6 * s->least,
+                                 "p90_us", 1e6 * s->p90, "samples", (int)s->n);
+}
+
+static json_t *result_json(const bench_result *r)
+{
+    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:f, s:f, s:f, s:b}", "shape", r->shape.name, "threads",
+                     (int)r->n_threads, "joint", stats_json(&r->joint), "alone", stats_json(&r->alone), "versus",
+                     stats_json(&r->versus), "gflops", bench_flops(&r->shape) / r->joint.median * 1e-9, "gbytes",
+                     bench_bytes(&r->shape) / r->joint.median * 1e-9, "fma_fraction", bench_fraction(r),
+                     "joint_is_alone", r->is_equal);
+}
+
+static json_t *run_json(const bench_run *run)
+{
+    json_t *results = json_array();
+    for (size_t i = 0; i < run->n_results; i++) {
+        json_array_append_new(results, result_json(&run->results[i]));
+    }
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f}, s:o}", "dsrows", dsr_version_string(),
+                     "machine", run->machine, "date", run->date, "command", run->command, "isa", dsr_isa_name(run->isa),
+                     "exactness", cli_exactness_name(run->exactness), "peaks", "fma_gflops", run->peaks.fma_gflops,
+                     "bf16_gflops", run->peaks.bf16_gflops, "amx_gflops", run->peaks.amx_gflops, "read_gbytes",
+                     run->peaks.read_gbytes, "read_all_gbytes", run->peaks.read_all_gbytes, "results", results);
+}
+
+/* ---- comparison --------------------------------------------------------------------------------------------- */
+
+static const json_t *find_old(const json_t *old, const bench_result *r)
+{
+    size_t i;
+    json_t *one;
+    json_array_foreach(json_object_get(old, "results"), i, one)
+    {
+        const char *name = json_string_value(json_object_get(one, "shape"));
+        if (name != NULL && strcmp(name, r->shape.name) == 0 &&
+            json_integer_value(json_object_get(one, "threads")) == (json_int_t)r->n_threads) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+/* Medians relative to the FMA peak that each run saw, so that a slower clock is no regression. */
+static int compare_runs(const bench_run *run, const bench_options *options)
+{
+    json_error_t error;
+    json_t *old = json_load_file(options->compare, 0, &error);
+    int code = CLI_DONE;
+    if (old == NULL || !json_is_array(json_object_get(old, "results"))) {
+        cli_error(&cli_bench, "%s: no results of dsrows bench --json: %s", options->compare,
+                  old == NULL ? error.text : "no list of results");
+        json_decref(old);
+        return CLI_BAD_INPUT;
+    }
+    const double old_peak = json_number_value(json_object_get(json_object_get(old, "peaks"), "fma_gflops"));
+    const double clock = old_peak > 0 && run->peaks.fma_gflops > 0 ? run->peaks.fma_gflops / old_peak : 1;
+    for (size_t i = 0; i < run->n_results; i++) {
+        const json_t *one = find_old(old, &run->results[i]);
+        const double before = json_number_value(json_object_get(json_object_get(one, "joint"), "median_us"));
+        if (!(before > 0)) {
+            fprintf(stderr, "%-52s not in %s\n", run->results[i].shape.name, options->compare);
+            continue;
+        }
+        const double growth = 1e6 * run->results[i].joint.median * clock / before - 1;
+        const int is_slower = growth > options->bound;
+        fprintf(stderr, "%-52s %+6.1f %%%s\n", run->results[i].shape.name, 100 * growth, is_slower ? "  SLOWER" : "");
+        code = is_slower ? CLI_DIFFERS : code;
+    }
+    json_decref(old);
+    return code;
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------------ */
+
+static int measure_all(bench_options *options, bench_run *run, const bench_shape *shapes, size_t n_shapes)
+{
+    int code = CLI_DONE;
+    for (size_t c = 0; c < options->n_counts && code == CLI_DONE; c++) {
+        session a, versus;
+        options->device.n_threads = options->thread_counts[c];
+        session_open(&a, &cli_bench, &options->device);
+        if (options->has_versus) {
+            session_open(&versus, &cli_bench, &options->versus);
+        }
+        code = a.code != CLI_DONE ? a.code : options->has_versus ? versus.code : CLI_DONE;
+        if (code == CLI_DONE && run->n_results == 0) {
+            run->isa = dsr_context_isa(a.context);
+            run->peaks = bench_measure_peaks(run->isa, run->n_threads);
+            if (!options->json) {
+                print_header(run, options->has_versus);
+            }
+        }
+        for (size_t i = 0; i < n_shapes && code == CLI_DONE; i++) {
+            cli_progress("timing", c * n_shapes + i, options->n_counts * n_shapes);
+            bench_result *result = &run->results[run->n_results];
+            code = bench_measure(&a, options->has_versus ? &versus : NULL, &shapes[i], options->seconds, result);
+            cli_progress_end();
+            run->n_results += code == CLI_DONE;
+            if (code == CLI_DONE && !options->json) {
+                print_result(result, options->has_versus);
+            }
+        }
+        if (options->has_versus) {
+            session_close(&versus);
+        }
+        session_close(&a);
+    }
+    return code;
+}
+
+static int read_all_shapes(const bench_options *options, bench_shape **all, size_t *n_all)
+{
+    *all = NULL;
+    *n_all = 0;
+    for (size_t f = 0; f < options->n_files; f++) {
+        bench_shape *shapes;
+        size_t n;
+        const int code = bench_read_shapes(&cli_bench, options->files[f], &shapes, &n);
+        if (code != CLI_DONE) {
+            free(shapes);
+            return code;
+        }
+        bench_shape *joined = cli_allocate((*n_all + n + 1) * sizeof *joined);
+        if (*n_all > 0) {
+            memcpy(joined, *all, *n_all * sizeof *joined);
+        }
+        if (n > 0) {
+            memcpy(joined + *n_all, shapes, n * sizeof *joined);
+        }
+        free(*all);
+        free(shapes);
+        *all = joined;
+        *n_all += n;
+    }
+    return CLI_DONE;
+}
+
+/* Any result whose joint bytes are not those of the rows alone is a failure of the library, not of the bench. */
+static int all_equal(const bench_run *run)
+{
+    for (size_t i = 0; i < run->n_results; i++) {
+        if (!run->results[i].is_equal) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int finish(const bench_options *options, const bench_run *run)
+{
+    int code = all_equal(run) ? CLI_DONE : CLI_DIFFERS;
+    if (options->json) {
+        cli_print_json(run_json(run));
+    }
+    if (options->report != NULL && bench_write_report(&cli_bench, run, options->report) != CLI_DONE) {
+        return CLI_BAD_INPUT;
+    }
+    if (options->compare != NULL) {
+        const int compared = compare_runs(run, options);
+        code = compared != CLI_DONE ? compared : code;
+    }
+    return code;
+}
+
+static void join_words(int argc, char **argv, char *text, size_t size)
+{
+    size_t used = (size_t)snprintf(text, size, "dsrows");
+    for (int i = 0; i < argc && used < size; i++) {
+        used += (size_t)snprintf(text + used, size - used, " %s", argv[i]);
+    }
+}
+
+static int run_bench(int argc, char **argv)
+{
+    bench_options options = {CLI_DEVICE_INIT, CLI_DEVICE_INIT, 0, {NULL}, 0, {0}, 0, 0.3, NULL, 0.1, NULL, 0};
+    char machine[128], command[512], date[32] = "";
+    bench_shape *shapes;
+    size_t n_shapes;
+    join_words(argc, argv, command, sizeof command);
+    int code = parse(argc, argv, &options);
+    if (code != CLI_DONE) {
+        return code < 0 ? CLI_DONE : code;
+    }
+    if (options.n_files == 0) {
+        return cli_usage_error(&cli_bench, "--shapes FILE is needed, such as bench/shapes/v4_flash.txt");
+    }
+    if (options.n_counts == 0) {
+        options.thread_counts[options.n_counts++] = options.device.n_threads;
+    }
+    code = read_all_shapes(&options, &shapes, &n_shapes);
+    if (code != CLI_DONE) {
+        return code;
+    }
+    const time_t now = time(NULL);
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
+    machine_name(machine, sizeof machine);
+    bench_run run;
+    memset(&run, 0, sizeof run);
+    run.machine = machine;
+    run.date = date;
+    run.command = command;
+    run.exactness = options.device.exactness;
+    for (size_t c = 0; c < options.n_counts; c++) {
+        run.n_threads = options.thread_counts[c] > run.n_threads ? options.thread_counts[c] : run.n_threads;
+    }
+    run.results = cli_allocate((options.n_counts * n_shapes + 1) * sizeof *run.results);
+    code = measure_all(&options, &run, shapes, n_shapes);
+    if (code == CLI_DONE) {
+        code = finish(&options, &run);
+    }
+    free(run.results);
+    free(shapes);
+    return code;
+}
+
+const cli_command cli_bench = {
+    .name = "bench",
+    .arguments = "--shapes FILE... [OPTION]...",
+    .summary = "times, rates and fractions of the machine's measured peaks",
+    .help = "  --shapes FILE          shapes to time (bench/shapes/*.txt); may be repeated\n"
+            "  --seconds S            how long to sample each shape (0.3)\n"
+            "  --thread-counts N,...  run all shapes once for each number of threads\n"
+            "  --versus SPEC          a second context in turn with the first: isa=, exact=, threads= or backend=,\n"
+            "                         joined by commas; prints its time over this one's\n"
+            "  --compare FILE         compare with an earlier --json; exit 1 if a shape is slower than the bound\n"
+            "  --bound PERCENT        for --compare (10)\n"
+            "  --report FILE          write one HTML file with tables and drawings\n"
+            "  --json                 machine-readable output\n",
+    .uses_device = 1,
+    .run = run_bench,
+};
