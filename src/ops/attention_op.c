@@ -12,7 +12,7 @@ static const char *const field_names[] = {"kv", "indices", "q", "sinks", "output
 
 /* What the rows need of the shared views. */
 typedef struct attention_needs {
-    uint64_t query_rows; /* rows of q and of output */
+    uint64_t query_rows; /* rows of q and of output; less than 2^33 */
     uint64_t indices;
     uint64_t workspace_bytes;
 } attention_needs;
@@ -60,24 +60,22 @@ static dsr_status check_kv(const dsri_check *check, uint32_t r, const dsr_attent
     return dsri_check_view(check, r, "kv", &row->kv, DSR_DTYPE_BF16, *n_elements, address);
 }
 
-/* Rows [q_row, q_row + n_queries) of two entries may not meet. *ascending_end is past every query row so far, so that
- * rows in ascending order cost one comparison each. Written without sums that could overflow. */
+/* Query rows of two entries may not meet. past_all is past every query row of earlier entries, so that entries in
+ * ascending order cost one comparison each. Written without sums, which could overflow. */
 static dsr_status check_query_rows_unused(const dsri_check *check, const dsr_attention_row *rows, uint32_t r,
-                                          uint64_t *ascending_end)
+                                          uint64_t past_all)
 {
     const uint64_t begin = rows[r].q_row;
-    const uint32_t count = n_queries_of(&rows[r]);
-    if (begin < *ascending_end) {
-        for (uint32_t e = 0; e < r; e++) {
-            const uint64_t other = rows[e].q_row;
-            if (begin <= other ? other - begin < count : begin - other < n_queries_of(&rows[e]))
-                return dsri_check_fail(check, r, DSR_ERR_DUPLICATE_ROW,
-                                       "q_row %" PRIu64 " is used twice, first by row %" PRIu32
-                                       "; each query row may be named once",
-                                       dsri_max64(begin, other), e);
-        }
+    if (begin >= past_all)
+        return DSR_OK;
+    for (uint32_t e = 0; e < r; e++) {
+        const uint64_t other = rows[e].q_row;
+        if (begin < other ? other - begin < n_queries_of(&rows[r]) : begin - other < n_queries_of(&rows[e]))
+            return dsri_check_fail(check, r, DSR_ERR_DUPLICATE_ROW,
+                                   "q_row %" PRIu64 " is used twice, first by row %" PRIu32
+                                   "; each query row may be named once",
+                                   dsri_max64(begin, other), e);
     }
-    *ascending_end = dsri_max64(*ascending_end, begin > UINT64_MAX - count ? UINT64_MAX : begin + count);
     return DSR_OK;
 }
 
@@ -93,7 +91,6 @@ static dsr_status check_u32_fields(const dsri_check *check, uint32_t r, const ds
 static dsr_status check_rows(const dsri_check *check, const dsr_attention_desc *desc, dsri_attention_plan *plan,
                              attention_needs *needs, dsri_footprint *footprint)
 {
-    uint64_t ascending_end = 0;
     needs->query_rows = 0;
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_attention_row *row = &desc->rows[r];
@@ -101,7 +98,7 @@ static dsr_status check_rows(const dsri_check *check, const dsr_attention_desc *
         uint64_t kv_elements;
         DSRI_TRY(check_lengths(check, r, row));
         DSRI_TRY(check_kv(check, r, row, &kv, &kv_elements));
-        DSRI_TRY(check_query_rows_unused(check, desc->rows, r, &ascending_end));
+        DSRI_TRY(check_query_rows_unused(check, desc->rows, r, needs->query_rows));
         DSRI_TRY(check_u32_fields(check, r, row));
         needs->query_rows = dsri_max64(needs->query_rows, row->q_row + n_queries_of(row));
         plan->rows[r].kv = kv;
@@ -124,21 +121,16 @@ static dsr_status check_index_lists(const dsri_check *check, const dsr_attention
     return DSR_OK;
 }
 
-/* Bytes of workspace, with room to align its base; every region is a multiple of 64 bytes. The number of slots of all
- * queries must fit 32 bits, and with it the number of queries. */
+/* Bytes of workspace, with room to align its base; every region is a multiple of 64 bytes. Widths are known to fit 32
+ * bits. The number of slots of all queries must too: it bounds the number of queries, and all sums here. */
 static dsr_status sum_workspace(const dsri_check *check, const dsr_attention_desc *desc, uint64_t *size_bytes)
 {
     uint64_t n_slots = 0, total = 64;
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_attention_row *row = &desc->rows[r];
-        const uint64_t n_queries = n_queries_of(row);
-        uint64_t row_slots, row_bytes;
-        DSRI_TRY(dsri_check_product(check, r, "number of slots of all queries", n_queries, row->width, &row_slots));
-        DSRI_TRY(dsri_check_sum(check, r, "number of slots of all queries", n_slots, row_slots, &n_slots));
+        n_slots += n_queries_of(row) * row->width;
         DSRI_TRY(dsri_check_u32(check, r, "number of slots of all queries", n_slots));
-        DSRI_TRY(dsri_check_product(check, r, "workspace", n_queries,
-                                    dsri_attention_region_of(row->width, desc->n_heads).size_bytes, &row_bytes));
-        DSRI_TRY(dsri_check_sum(check, r, "workspace", total, row_bytes, &total));
+        total += n_queries_of(row) * (uint64_t)dsri_attention_region_of(row->width, desc->n_heads).size_bytes;
     }
     *size_bytes = total;
     return DSR_OK;
@@ -155,9 +147,7 @@ typedef struct attention_addresses {
 static dsr_status check_shared_views(const dsri_check *check, const dsr_attention_desc *desc, attention_needs *needs,
                                      attention_addresses *at)
 {
-    uint64_t q_elements;
-    DSRI_TRY(dsri_check_product(check, DSRI_SHARED, "q: shape product", needs->query_rows,
-                                (uint64_t)desc->n_heads * DSR_HEAD_DIM, &q_elements));
+    const uint64_t q_elements = needs->query_rows * desc->n_heads * DSR_HEAD_DIM;
     DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "q", &desc->q, DSR_DTYPE_BF16, q_elements, &at->q));
     DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "output", &desc->output, DSR_DTYPE_BF16, q_elements, &at->output));
     DSRI_TRY(check_index_lists(check, desc, needs));

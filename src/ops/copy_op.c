@@ -75,9 +75,8 @@ static void add_row_ranges(const dsri_copy_plan *plan, uint32_t r, dsri_footprin
     dsri_footprint_read(footprint, SOURCE, r, row->source, row->n_copies * plan->row_bytes);
     dsri_footprint_write(footprint, DESTINATION, r, row->destination + row->destination_row * plan->row_bytes,
                          n_before_wrap * plan->row_bytes);
-    if (n_before_wrap < row->n_copies)
-        dsri_footprint_write(footprint, DESTINATION, r, row->destination,
-                             (row->n_copies - n_before_wrap) * plan->row_bytes);
+    dsri_footprint_write(footprint, DESTINATION, r, row->destination,
+                         (row->n_copies - n_before_wrap) * plan->row_bytes);
 }
 
 dsr_status dsr_encode_copy(dsr_encoder *encoder, const dsr_copy_desc *desc)

@@ -134,10 +134,9 @@ static dsr_status check_output_range(const dsri_check *check, uint32_t r, const 
 
 static dsr_status check_score_range(const dsri_check *check, uint32_t r, const dsr_indexer_row *row, dsr_range *scores)
 {
-    uint64_t span;
-    DSRI_TRY(dsri_check_product(check, r, "scores range", n_queries_of(row), row->kv_len, &span));
+    const uint64_t n_scores = n_queries_of(row) * row->kv_len; /* both fit 32 bits */
     scores->begin = row->scores_offset;
-    return dsri_check_sum(check, r, "scores range", row->scores_offset, span, &scores->end);
+    return dsri_check_sum(check, r, "scores range", row->scores_offset, n_scores, &scores->end);
 }
 
 /* Whether a list of top_k elements at `begin` meets one of a row's lists. */
@@ -322,8 +321,7 @@ static void plan_rows(const dsr_indexer_desc *desc, const indexer_addresses *at,
         region += to->n_queries * dsri_indexer_region_of(n_causal_of(row), plan->n_heads, plan->top_k).size_bytes;
         add_row_ranges(plan, r, footprint);
     }
-    if (region > workspace)
-        dsri_footprint_write(footprint, WORKSPACE, DSRI_SHARED, workspace, (uint64_t)(region - workspace));
+    dsri_footprint_write(footprint, WORKSPACE, DSRI_SHARED, workspace, (uint64_t)(region - workspace));
 }
 
 dsr_status dsr_encode_indexer(dsr_encoder *encoder, const dsr_indexer_desc *desc)

@@ -114,7 +114,7 @@ typedef struct dsri_footprint {
 } dsri_footprint;
 
 void dsri_footprint_init(dsri_footprint *footprint, const char *const *field_names);
-/* n_bytes is not 0. row: a row or DSRI_SHARED. */
+/* row: a row or DSRI_SHARED. No bytes: nothing is added. */
 void dsri_footprint_read(dsri_footprint *footprint, uint32_t field, uint32_t row, const void *begin, uint64_t n_bytes);
 void dsri_footprint_write(dsri_footprint *footprint, uint32_t field, uint32_t row, const void *begin, uint64_t n_bytes);
 /* No range written may overlap another one. Operands that a command may read and write in one place are added as reads

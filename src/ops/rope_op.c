@@ -105,18 +105,19 @@ static void plan_rows(const dsr_rope_desc *desc, void *input, void *output, dsri
     }
 }
 
-static void add_ranges(const dsri_rope_plan *plan, uint32_t field, dsri_footprint *footprint)
+static void add_reads(const dsri_rope_plan *plan, dsri_footprint *footprint)
 {
-    const uint64_t token_elements = (uint64_t)plan->n_heads * plan->head_dim;
-    for (uint32_t r = 0; r < plan->n_rows; r++) {
-        const dsri_rope_row_plan *row = &plan->rows[r];
-        const uint64_t n_elements = row->n_tokens * token_elements;
-        if (field == INPUT)
-            dsri_footprint_read(footprint, INPUT, r, row->input,
-                                n_elements * (plan->input_is_f32 ? sizeof(float) : sizeof(uint16_t)));
-        else
-            dsri_footprint_write(footprint, OUTPUT, r, row->output, n_elements * sizeof(uint16_t));
-    }
+    const uint64_t element_bytes = plan->input_is_f32 ? sizeof(float) : sizeof(uint16_t);
+    const uint64_t token_bytes = (uint64_t)plan->n_heads * plan->head_dim * element_bytes;
+    for (uint32_t r = 0; r < plan->n_rows; r++)
+        dsri_footprint_read(footprint, INPUT, r, plan->rows[r].input, plan->rows[r].n_tokens * token_bytes);
+}
+
+static void add_writes(const dsri_rope_plan *plan, dsri_footprint *footprint)
+{
+    const uint64_t token_bytes = (uint64_t)plan->n_heads * plan->head_dim * sizeof(uint16_t);
+    for (uint32_t r = 0; r < plan->n_rows; r++)
+        dsri_footprint_write(footprint, OUTPUT, r, plan->rows[r].output, plan->rows[r].n_tokens * token_bytes);
 }
 
 dsr_status dsr_encode_rope(dsr_encoder *encoder, const dsr_rope_desc *desc)
@@ -143,12 +144,12 @@ dsr_status dsr_encode_rope(dsr_encoder *encoder, const dsr_rope_desc *desc)
     plan_rows(desc, input, output, &plan);
     dsri_footprint_init(&footprint, field_names);
     in_place = input == output && !plan.input_is_f32;
-    add_ranges(&plan, OUTPUT, &footprint);
+    add_writes(&plan, &footprint);
     if (!in_place)
-        add_ranges(&plan, INPUT, &footprint);
+        add_reads(&plan, &footprint);
     DSRI_TRY(dsri_check_overlaps(&check, &footprint));
     if (in_place)
-        add_ranges(&plan, INPUT, &footprint);
+        add_reads(&plan, &footprint);
     return dsri_encoder_append(encoder, DSRI_OP_ROPE, plan.n_rows, &plan,
                                offsetof(dsri_rope_plan, rows) + plan.n_rows * sizeof(plan.rows[0]), &footprint.ranges);
 }

@@ -10,7 +10,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +25,7 @@ enum { POOL_BYTES = 4 * 1024 * 1024, POOL_FILL = 0xA5, POOL_MARGIN = 64 * 1024 }
 
 /* Views of huge sizes lie in memory that does not exist: encoding touches no operand. */
 #define HUGE_ADDRESS ((uintptr_t)1 << 44)
-#define HUGE_BYTES   ((uint64_t)1 << 45)
+#define HUGE_BYTES   ((uint64_t)1 << 62)
 
 typedef struct api_fixture {
     dsr_context *context;
@@ -139,10 +138,10 @@ typedef struct api_patch {
 
 enum { FLOAT_NAN_BITS = 0x7fc00000, FLOAT_INFINITY_BITS = 0x7f800000, FLOAT_MINUS_ONE_BITS = (int)0xbf800000 };
 
-enum { MAX_PATCHES = 6 };
+enum { MAX_PATCHES = 10 };
 
 typedef struct api_fault {
-    const char *text; /* part of the error text */
+    const char *text; /* beginning of the error text, after the op */
     dsr_status status;
     uint32_t groups; /* a bit set: faults of one group are not tried together, though they touch different fields */
     api_patch patches[MAX_PATCHES];
@@ -215,13 +214,12 @@ static inline void api_init_call(api_fixture *f, const api_call *kind, void *cal
     kind->init(call, f);
 }
 
-/* Whether a text has the part that a fault names; what is needed may depend on another fault. */
-static inline int api_text_has(const char *text, const char *part, int whole)
+/* Whether a text is the op and then what a fault names; what is needed may depend on another fault. */
+static inline int api_text_fits(const char *text, const char *op, const char *named, int whole)
 {
-    const char *needs = strstr(part, ", needs ");
-    char given[128];
-    snprintf(given, sizeof(given), "%.*s", whole || !needs ? (int)strlen(part) : (int)(needs - part), part);
-    return strstr(text, given) != NULL;
+    const char *needs = strstr(named, ", needs ");
+    const size_t n_compared = whole || !needs ? strlen(named) : (size_t)(needs - named);
+    return strncmp(text, op, strlen(op)) == 0 && strncmp(text + strlen(op), named, n_compared) == 0;
 }
 
 /* `also`: a fault that is there as well and must lose; null: none. */
@@ -231,11 +229,9 @@ static inline void api_expect_fault(api_fixture *f, const api_call *kind, const 
     const uint32_t before = dsr_encoder_n_commands(f->encoder);
     const dsr_status status = kind->encode(f->encoder, call);
     const char *text = dsr_context_error_text(f->context);
-    if (status != fault->status || !api_text_has(text, fault->text, !also))
-        fail_msg("expected %s \"%s\"%s%s, got %s \"%s\"", dsr_status_name(fault->status), fault->text,
+    if (status != fault->status || !api_text_fits(text, kind->op, fault->text, !also))
+        fail_msg("expected %s \"%s%s\"%s%s, got %s \"%s\"", dsr_status_name(fault->status), kind->op, fault->text,
                  also ? " before " : "", also ? also->text : "", dsr_status_name(status), text);
-    if (strncmp(text, kind->op, strlen(kind->op)) != 0)
-        fail_msg("\"%s\" does not begin with the op", text);
     assert_int_equal(dsr_encoder_n_commands(f->encoder), before);
 }
 

@@ -2,6 +2,7 @@
 #include "api_fixture.h"
 
 #include <pthread.h>
+#include <stdio.h>
 
 static dsr_status encode_sparse(dsr_encoder *encoder, const void *desc)
 {

@@ -77,6 +77,8 @@ static const api_fault faults[] = {
     FAULT_OF(QUERY_ROWS, DSR_ERR_DUPLICATE_ROW, "row 1: q_row 2 is used twice, first by row 0", SET(rows[1].q_row, 2)),
     FAULT_OF(QUERY_ROWS, DSR_ERR_DUPLICATE_ROW, "row 1: q_row 2 is used twice, first by row 0", SET(rows[1].q_row, 1),
              SET(rows[1].n_queries, 2)),
+    FAULT_OF(QUERY_ROWS, DSR_ERR_DUPLICATE_ROW, "row 1: q_row 4 is used twice, first by row 0",
+             SET(rows[0].n_queries, 3), SET(rows[1].q_row, 4)),
     FAULT_OF(KV, DSR_ERR_OVERFLOW, "row 1: kv_len exceeds u32: got 4294967296", HUGE_VIEW(rows[1].kv),
              SET(rows[1].kv_len, (uint64_t)1 << 32)),
     FAULT(DSR_ERR_OVERFLOW, "row 1: width exceeds u32: got 4294967296", SET(rows[1].width, (uint64_t)1 << 32)),

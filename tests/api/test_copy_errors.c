@@ -99,6 +99,13 @@ static void test_touching_is_legal(void **state)
     call.rows[1].destination_row = 4;
     call.rows[2].destination_row = 1;
     api_expect_valid(f, &copy, &call);
+    call.rows[0].n_copies = RING;
+    call.rows[2].destination_row = 0;
+    assert_int_equal(dsr_encode_copy(f->encoder, &call.desc), DSR_ERR_OVERLAP);
+    call.desc.n_rows = 2;
+    api_expect_valid(f, &copy, &call);
+    call.desc.n_rows = 3;
+    call.rows[0].n_copies = 2;
     call.rows[2].destination_row = 4;
     assert_int_equal(dsr_encode_copy(f->encoder, &call.desc), DSR_ERR_OVERLAP);
     call.rows[2].destination = call.desc.source;

@@ -72,6 +72,10 @@ static void test_in_place(void **state)
     api_init_call(f, &fake_quant, &call);
     call.desc.output = call.desc.input;
     api_expect_valid(f, &fake_quant, &call);
+    call.desc.dim = 128;
+    api_expect_valid(f, &fake_quant, &call);
+    call.desc.kind = DSR_QUANT_HADAMARD_FP4_BLOCK32;
+    api_expect_valid(f, &fake_quant, &call);
 }
 
 int main(void)

@@ -67,10 +67,26 @@ static void test_faults(void **state)
     api_run_faults(*state, &gather, faults, N_FAULTS(faults));
 }
 
+static void test_total_overflows(void **state)
+{
+    api_fixture *f = *state;
+    dsr_view sources[DSR_MAX_ROWS];
+    dsr_gather_desc desc = DSR_GATHER_DESC_INIT;
+    for (uint32_t r = 0; r < DSR_MAX_ROWS; r++)
+        sources[r] = api_huge_view(f, DSR_DTYPE_F32);
+    desc.n_rows = DSR_MAX_ROWS;
+    desc.sources = sources;
+    desc.row_elements = (uint64_t)1 << 58;
+    desc.output = api_view(f, DSR_DTYPE_F32, 1);
+    assert_int_equal(dsr_encode_gather(f->encoder, &desc), DSR_ERR_OVERFLOW);
+    api_assert_text(f, "gather: output: shape product overflows: 64 * 288230376151711744");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_faults, api_setup, api_teardown),
+        cmocka_unit_test_setup_teardown(test_total_overflows, api_setup, api_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,9 +107,13 @@ static const api_fault faults[] = {
     FAULT(DSR_ERR_DTYPE, "weights must be f32, got bf16", SET(desc.weights.dtype, DSR_DTYPE_BF16)),
     FAULT(DSR_ERR_SIZE, "weights holds 383 bytes, needs 384", ADD(desc.weights.byte_length, -1)),
     FAULT(DSR_ERR_ALIGNMENT, "weights", ADD(desc.weights.byte_offset, 2)),
-    FAULT(DSR_ERR_DTYPE, "scores must be f32, got i32", SET(desc.scores.dtype, DSR_DTYPE_I32)),
+    FAULT_OF(SCORES, DSR_ERR_DTYPE, "scores must be f32, got i32", SET(desc.scores.dtype, DSR_DTYPE_I32)),
     FAULT_OF(SCORES, DSR_ERR_SIZE, "scores holds 255 bytes, needs 256", ADD(desc.scores.byte_length, -1)),
-    FAULT(DSR_ERR_ALIGNMENT, "scores", ADD(desc.scores.byte_offset, 2)),
+    FAULT_OF(SCORES, DSR_ERR_ALIGNMENT, "scores", ADD(desc.scores.byte_offset, 2)),
+    FAULT_OF(KEYS | LISTS | QUERIES | CAUSAL | SCORES, DSR_ERR_OVERFLOW, "row 2: workspace overflows",
+             HUGE_VIEW(rows[2].keys), SET(rows[2].kv_len, UINT32_MAX), SET(rows[2].ratio, 1), SET(rows[2].start_pos, 0),
+             SET(rows[2].n_queries, INT32_MAX), SET(rows[2].offset, 0), HUGE_VIEW(desc.q), HUGE_VIEW(desc.weights),
+             HUGE_VIEW(desc.output), SET(desc.scores.buffer, 0)),
     FAULT(DSR_ERR_NULL, "workspace is null", SET(desc.workspace.buffer, 0)),
     FAULT(DSR_ERR_DTYPE, "workspace must be u8, got i32", SET(desc.workspace.dtype, DSR_DTYPE_I32)),
     FAULT(DSR_ERR_SIZE, "workspace holds 64 bytes, needs ", SET(desc.workspace.byte_length, 64)),
@@ -129,7 +133,8 @@ static const api_fault faults[] = {
              COPY(desc.scores.byte_offset, desc.output.byte_offset)),
     FAULT_OF(PLACES, DSR_ERR_OVERLAP, "workspace overlaps scores of row 0",
              COPY(desc.workspace.byte_offset, desc.scores.byte_offset)),
-    FAULT_OF(PLACES, DSR_ERR_OVERLAP, "workspace", COPY(desc.output.byte_offset, desc.workspace.byte_offset)),
+    FAULT_OF(PLACES, DSR_ERR_OVERLAP, "row 0: output overlaps workspace",
+             COPY(desc.output.byte_offset, desc.workspace.byte_offset)),
     FAULT_OF(PLACES, DSR_ERR_OVERLAP, "workspace overlaps keys of row 1",
              COPY(rows[1].keys.byte_offset, desc.workspace.byte_offset)),
 };
@@ -137,6 +142,21 @@ static const api_fault faults[] = {
 static void test_faults(void **state)
 {
     api_run_faults(*state, &indexer, faults, N_FAULTS(faults));
+}
+
+/* The last command declares elements [begin, end) of its output, and nothing between or beside them. */
+static void assert_output_range(const api_fixture *f, const indexer_call *call, uint64_t begin, uint64_t end)
+{
+    const dsr_command_info info = api_last_command(f);
+    const uint64_t base = (uintptr_t)api_data(call->desc.output);
+    assert_int_equal(info.n_writes, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        if (info.writes[i].begin == base + begin * sizeof(int32_t)) {
+            assert_int_equal(info.writes[i].end, base + end * sizeof(int32_t));
+            return;
+        }
+    }
+    fail_msg("no range begins at element %u of the output", (unsigned)begin);
 }
 
 /* Rows with several lists may lie in each other's gaps, and lists that meet are found there too. */
@@ -154,6 +174,7 @@ static void test_interleaved_lists(void **state)
         call.rows[r].q_row = 0;
     }
     api_expect_valid(f, &indexer, &call);
+    assert_output_range(f, &call, TOP_K, 10 * TOP_K);
     call.rows[0].output_offset = 40 * TOP_K;
     call.rows[2].output_offset = 1;
     call.rows[1].output_stride = 2 * TOP_K;
@@ -163,6 +184,58 @@ static void test_interleaved_lists(void **state)
     call.rows[2].output_stride = TOP_K + TOP_K / 2 + 1;
     assert_int_equal(dsr_encode_indexer(f->encoder, &call.desc), DSR_ERR_OVERLAP);
     api_assert_text(f, "indexer: row 2: outputs of two rows overlap: output_offset 1 meets the list of row 1 at 65");
+}
+
+static int lists_meet(const dsr_indexer_row *a, const dsr_indexer_row *b)
+{
+    for (uint64_t i = 0; i < a->n_queries; i++) {
+        for (uint64_t j = 0; j < b->n_queries; j++) {
+            const uint64_t x = a->output_offset + i * a->output_stride, y = b->output_offset + j * b->output_stride;
+            if (x < y + TOP_K && y < x + TOP_K)
+                return 1;
+        }
+    }
+    return 0;
+}
+
+/* Lists of two rows at random places, against every pair of lists. */
+static void test_lists_by_brute_force(void **state)
+{
+    enum { N_CALLS = 20000 };
+    api_fixture *f = *state;
+    indexer_call call;
+    uint32_t seed = 7, n_meet = 0, n_apart = 0;
+    api_init_call(f, &indexer, &call);
+    call.desc.n_rows = 2;
+    call.desc.scores.buffer = NULL;
+    call.desc.q = api_huge_view(f, DSR_DTYPE_BF16);
+    call.desc.output = api_view(f, DSR_DTYPE_I32, 10000);
+    call.desc.workspace = api_view(f, DSR_DTYPE_U8, 1 << 20);
+    call.rows[0].start_pos = call.rows[1].start_pos = 3;
+    call.desc.weights = (dsr_view){f->huge, (uint64_t)1 << 50, 1 << 20, DSR_DTYPE_F32};
+    for (uint32_t n = 0; n < N_CALLS; n++) {
+        for (uint32_t r = 0; r < 2; r++) {
+            dsr_indexer_row *row = &call.rows[r];
+            uint32_t drawn[3];
+            for (uint32_t i = 0; i < 3; i++) {
+                seed = seed * 1664525u + 1013904223u;
+                drawn[i] = seed >> 16;
+            }
+            row->n_queries = 1 + drawn[0] % 6;
+            row->output_stride = TOP_K * (1 + drawn[1] % 6) + (drawn[1] / 8) % 2;
+            row->output_offset = drawn[2] % 8 * (TOP_K / 2) + (drawn[2] / 8) % 3;
+        }
+        if (lists_meet(&call.rows[0], &call.rows[1])) {
+            n_meet++;
+            assert_int_equal(dsr_encode_indexer(f->encoder, &call.desc), DSR_ERR_OVERLAP);
+        } else {
+            n_apart++;
+            api_expect_valid(f, &indexer, &call);
+        }
+        if (dsr_encoder_n_commands(f->encoder) == 100)
+            assert_int_equal(dsr_encoder_reset(f->encoder), DSR_OK);
+    }
+    assert_true(n_meet > N_CALLS / 10 && n_apart > N_CALLS / 10);
 }
 
 static void test_greatest_index(void **state)
@@ -194,6 +267,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_faults, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_interleaved_lists, api_setup, api_teardown),
+        cmocka_unit_test_setup_teardown(test_lists_by_brute_force, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_greatest_index, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_to_see_is_legal, api_setup, api_teardown),
     };

@@ -92,7 +92,9 @@ static void test_indexer(void **state)
     desc.output = api_view(f, DSR_DTYPE_I32, 600);
     desc.scores = api_view(f, DSR_DTYPE_F32, 200);
     assert_int_equal(dsr_indexer_workspace(f->context, &desc, &size_bytes), DSR_OK);
-    desc.workspace = api_view(f, DSR_DTYPE_U8, size_bytes);
+    desc.workspace = api_view(f, DSR_DTYPE_U8, size_bytes + 100);
+    desc.workspace.byte_offset += 100;
+    desc.workspace.byte_length -= 100;
     assert_int_equal(dsr_encode_indexer(f->encoder, &desc), DSR_OK);
 
     api_expect_range(&reads, rows[0].keys, 0, (19 * 132 + 128) * 2);
@@ -105,7 +107,7 @@ static void test_indexer(void **state)
     api_expect_range(&writes, desc.output, 10 * 4, (200 + TOP_K) * 4);
     api_expect_range(&writes, desc.scores, 11 * 4, 20 * 4);
     api_expect_range(&writes, desc.scores, 40 * 4, 90 * 4);
-    api_expect_range(&writes, desc.workspace, 0, size_bytes - 64);
+    api_expect_range(&writes, desc.workspace, 28, size_bytes - 64);
     assert_last(f, "indexer", 2, &reads, &writes);
 }
 
@@ -263,18 +265,21 @@ static void test_rms_norm(void **state)
 {
     api_fixture *f = *state;
     dsr_rms_norm_desc desc = DSR_RMS_NORM_DESC_INIT;
-    api_ranges reads = {0}, writes = {0};
     desc.dim = 96;
     desc.n_vectors = 3;
     desc.epsilon = 1e-6f;
     desc.input = api_view(f, DSR_DTYPE_F32, 500);
     desc.weight = api_view(f, DSR_DTYPE_F32, 500);
-    desc.output = api_view(f, DSR_DTYPE_BF16, 500);
-    assert_int_equal(dsr_encode_rms_norm(f->encoder, &desc), DSR_OK);
-    api_expect_range(&reads, desc.input, 0, 3 * 96 * 4);
-    api_expect_range(&reads, desc.weight, 0, 96 * 4);
-    api_expect_range(&writes, desc.output, 0, 3 * 96 * 2);
-    assert_last(f, "rms-norm", 1, &reads, &writes);
+    for (uint32_t in_place = 0; in_place < 2; in_place++) {
+        const uint64_t bytes = in_place ? 4 : 2;
+        api_ranges reads = {0}, writes = {0};
+        desc.output = in_place ? desc.input : api_view(f, DSR_DTYPE_BF16, 500);
+        assert_int_equal(dsr_encode_rms_norm(f->encoder, &desc), DSR_OK);
+        api_expect_range(&reads, desc.input, 0, 3 * 96 * 4);
+        api_expect_range(&reads, desc.weight, 0, 96 * 4);
+        api_expect_range(&writes, desc.output, 0, 3 * 96 * bytes);
+        assert_last(f, "rms-norm", 1, &reads, &writes);
+    }
 }
 
 /* Ranges are tight enough that rows of one buffer, written by two commands, do not order them. */

@@ -72,6 +72,10 @@ static void test_in_place(void **state)
     call.desc.output = call.desc.input;
     call.desc.weight.buffer = NULL;
     api_expect_valid(f, &rms_norm, &call);
+    call.desc.dim = 16384;
+    call.desc.input = call.desc.output = api_view(f, DSR_DTYPE_BF16, 16384 * N_VECTORS);
+    api_expect_valid(f, &rms_norm, &call);
+    api_init_call(f, &rms_norm, &call);
     /* The same address with another dtype is no place to stay in. */
     call.desc.output = api_view(f, DSR_DTYPE_F32, N_VECTORS * DIM);
     call.desc.input.byte_offset = call.desc.output.byte_offset;

@@ -123,11 +123,32 @@ static void test_in_place(void **state)
     assert_int_equal(dsr_encode_rope(f->encoder, &call.desc), DSR_ERR_OVERLAP);
 }
 
+static void test_extreme_shapes(void **state)
+{
+    static const uint32_t shapes[][3] = {{1, 2, 2}, {128, 512, 128}, {1, 128, 128}, {3, 130, 2}, {64, 66, 66}};
+    api_fixture *f = *state;
+    rope_call call;
+    float frequencies[64];
+    for (uint32_t i = 0; i < 64; i++)
+        frequencies[i] = i % 2 ? 1.4e-45f : 3.402823e38f;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        api_init_call(f, &rope, &call);
+        call.desc.n_heads = shapes[i][0];
+        call.desc.head_dim = shapes[i][1];
+        call.desc.rope_dim = shapes[i][2];
+        call.desc.frequencies = frequencies;
+        call.desc.input = api_view(f, DSR_DTYPE_BF16, 5 * 128 * 512);
+        call.desc.output = api_view(f, DSR_DTYPE_BF16, 5 * 128 * 512);
+        api_expect_valid(f, &rope, &call);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_faults, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_in_place, api_setup, api_teardown),
+        cmocka_unit_test_setup_teardown(test_extreme_shapes, api_setup, api_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

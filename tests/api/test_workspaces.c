@@ -134,6 +134,9 @@ static void test_attention_errors(void **state)
     assert_int_equal(dsr_flash_attention_workspace(f->context, &desc, &size_bytes), DSR_ERR_OVERFLOW);
     row.width = UINT64_MAX;
     assert_int_equal(dsr_flash_attention_workspace(f->context, &desc, &size_bytes), DSR_ERR_OVERFLOW);
+    row.width = (uint64_t)1 << 63;
+    row.n_queries = 2;
+    assert_int_equal(dsr_flash_attention_workspace(f->context, &desc, &size_bytes), DSR_ERR_OVERFLOW);
     row.width = 65536;
     row.n_queries = 65536;
     assert_int_equal(dsr_flash_attention_workspace(f->context, &desc, &size_bytes), DSR_ERR_OVERFLOW);
@@ -153,6 +156,15 @@ static void test_indexer_errors(void **state)
     assert_int_equal(dsr_indexer_workspace(NULL, &desc, &size_bytes), DSR_ERR_NULL);
     assert_int_equal(dsr_indexer_workspace(f->context, NULL, &size_bytes), DSR_ERR_NULL);
     assert_int_equal(dsr_indexer_workspace(f->context, &desc, NULL), DSR_ERR_NULL);
+    desc.struct_size++;
+    assert_int_equal(dsr_indexer_workspace(f->context, &desc, &size_bytes), DSR_ERR_STRUCT_SIZE);
+    desc.struct_size--;
+    desc.n_rows = 65;
+    assert_int_equal(dsr_indexer_workspace(f->context, &desc, &size_bytes), DSR_ERR_ROW_COUNT);
+    desc.n_rows = 1;
+    desc.rows = NULL;
+    assert_int_equal(dsr_indexer_workspace(f->context, &desc, &size_bytes), DSR_ERR_NULL);
+    desc.rows = rows;
     desc.top_k = 48;
     assert_int_equal(dsr_indexer_workspace(f->context, &desc, &size_bytes), DSR_ERR_UNSUPPORTED_SHAPE);
     desc.top_k = 0;
@@ -173,6 +185,12 @@ static void test_indexer_errors(void **state)
     rows[0] = (dsr_indexer_row){.kv_len = UINT32_MAX, .n_queries = UINT32_MAX, .ratio = 1};
     assert_int_equal(dsr_indexer_workspace(f->context, &desc, &size_bytes), DSR_ERR_OVERFLOW);
     api_assert_text(f, "indexer: row 0: workspace overflows");
+    desc.n_rows = 2;
+    rows[0].n_queries = 800000000;
+    rows[0].start_pos = UINT32_MAX - 800000000;
+    rows[1] = rows[0];
+    assert_int_equal(dsr_indexer_workspace(f->context, &desc, &size_bytes), DSR_ERR_OVERFLOW);
+    api_assert_text(f, "indexer: row 1: workspace overflows");
     assert_int_equal(size_bytes, 77);
 }
 
@@ -205,6 +223,15 @@ static void test_contiguous(void **state)
     assert_int_equal(is_contiguous(mixed, in_order, 3), 0);
     assert_int_equal(is_contiguous(equal, swapped, 4), 0);
     assert_int_equal(is_contiguous(equal, from_1, 4), 0);
+
+    uint64_t many_widths[DSR_MAX_ROWS], many_rows[DSR_MAX_ROWS];
+    for (uint32_t r = 0; r < DSR_MAX_ROWS; r++) {
+        many_widths[r] = 100 + r / 7;
+        many_rows[r] = r;
+    }
+    assert_int_equal(is_contiguous(many_widths, many_rows, DSR_MAX_ROWS), 1);
+    many_widths[DSR_MAX_ROWS - 1] = 100;
+    assert_int_equal(is_contiguous(many_widths, many_rows, DSR_MAX_ROWS), 0);
 
     /* Several queries of a row take as many rows of q. */
     desc.n_rows = 3;
