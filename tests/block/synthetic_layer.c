@@ -60,19 +60,25 @@ static void add_parameters(maker *m, const char *name, uint64_t rows, uint64_t c
 static float e4m3_value(uint8_t code)
 {
     const int exponent = code >> 3 & 15;
-    const float magnitude = exponent ? ldexpf((float)(8 + (code & 7)), exponent - 10) : ldexpf((float)(code & 7), -9);
+    const float magnitude = exponent ? (float)(8 + (code & 7)) * f32_from_bits((uint32_t)(exponent + 117) << 23)
+                                     : (float)(code & 7) * 0x1p-9f;
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-/* A code near value, which is far below the largest. */
+/* The code whose value is nearest; |value| is far below the largest. Codes rise with their values. */
 static uint8_t e4m3_code(float value)
 {
-    uint8_t best = 0;
+    uint8_t low = 0, high = 0x7e;
     const float wanted = fabsf(value);
-    for (uint8_t code = 0; code < 0x7f; code++)
-        if (fabsf(e4m3_value(code) - wanted) < fabsf(e4m3_value(best) - wanted))
-            best = code;
-    return (uint8_t)(best | (value < 0 ? 0x80 : 0));
+    while (high - low > 1) {
+        const uint8_t middle = (uint8_t)((low + high) / 2);
+        if (e4m3_value(middle) <= wanted)
+            low = middle;
+        else
+            high = middle;
+    }
+    const uint8_t code = e4m3_value(high) - wanted < wanted - e4m3_value(low) ? high : low;
+    return (uint8_t)(code | (value < 0 ? 0x80 : 0));
 }
 
 /* The scale of a block is 2^-e with an e that differs from block to block. */
@@ -193,4 +199,61 @@ void synthetic_input(uint64_t seed, uint32_t stream, uint32_t token, uint32_t hi
     random_stream own = random_open(seed ^ 0x5eed, (uint64_t)stream << 32 | token);
     for (uint32_t i = 0; i < hidden_size; i++)
         row[i] = to_bf16(random_normal(&topic) + 0.5f * random_normal(&own));
+}
+
+/* ---- made-up states -------------------------------------------------------------------------------------------- */
+
+enum { FORM_HEADER_BYTES = 92, FORM_KIND_AT = 16, FORM_POSITION_AT = 88, FORM_SUM_BYTES = 8 };
+
+/* Bytes of BF16 rows, then of F32 rows, in the saved form at a position (src/block/sequence_save.c). */
+static void form_sizes(uint32_t ratio, uint32_t position, uint64_t *bf16_bytes, uint64_t *f32_bytes)
+{
+    const uint64_t n_entries = ratio ? position / ratio : 0, head_dim = DSR_HEAD_DIM, index_dim = DSR_INDEX_DIM;
+    const uint64_t group_begin = n_entries * ratio;
+    const uint64_t first = ratio == 4 && group_begin ? group_begin - 4 : group_begin;
+    const uint64_t n_columns = ratio == 4 ? 2 * (head_dim + index_dim) : ratio ? head_dim : 0;
+    const uint64_t n_window = position < DSR_WINDOW ? position : DSR_WINDOW;
+    *bf16_bytes = (n_window * head_dim + n_entries * (head_dim + (ratio == 4 ? index_dim : 0))) * 2;
+    *f32_bytes = (position - first) * n_columns * 4 * 2;
+}
+
+static uint64_t fnv1a(const unsigned char *bytes, uint64_t n_bytes)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (uint64_t i = 0; i < n_bytes; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+void synthetic_state_load(dsr_sequence *sequence, uint32_t position, uint64_t seed)
+{
+    uint64_t bf16_bytes, f32_bytes;
+    uint32_t ratio;
+    random_stream random = random_open(seed, position);
+    const uint64_t present_bytes = dsr_sequence_save_bytes(sequence);
+    unsigned char *present = allocate(present_bytes);
+    if (dsr_sequence_save(sequence, present, present_bytes) != DSR_OK)
+        abort();
+    memcpy(&ratio, present + FORM_KIND_AT, sizeof ratio);
+    form_sizes(ratio, position, &bf16_bytes, &f32_bytes);
+    const uint64_t n_bytes = FORM_HEADER_BYTES + bf16_bytes + f32_bytes + FORM_SUM_BYTES;
+    unsigned char *form = allocate(n_bytes), *at = form + FORM_HEADER_BYTES;
+    memcpy(form, present, FORM_HEADER_BYTES);
+    memcpy(form + FORM_POSITION_AT, &position, sizeof position);
+    for (uint64_t i = 0; i < bf16_bytes; i += 2) {
+        const uint16_t value = to_bf16(random_normal(&random));
+        memcpy(at + i, &value, sizeof value);
+    }
+    for (uint64_t i = 0; i < f32_bytes; i += 4) {
+        const float value = random_normal(&random);
+        memcpy(at + bf16_bytes + i, &value, sizeof value);
+    }
+    const uint64_t sum = fnv1a(form, n_bytes - FORM_SUM_BYTES);
+    memcpy(form + n_bytes - FORM_SUM_BYTES, &sum, sizeof sum);
+    if (dsr_sequence_load(sequence, form, n_bytes) != DSR_OK) {
+        fputs("the made-up state was refused\n", stderr);
+        abort();
+    }
+    free(form);
+    free(present);
 }

@@ -37,4 +37,8 @@ synthetic_tensor *synthetic_find(synthetic_weights *weights, const char *name_wi
 /* Row `token` of a stream of inputs: BF16 [hidden_size]. Neighbours are alike, so that heads attend to something. */
 void synthetic_input(uint64_t seed, uint32_t stream, uint32_t token, uint32_t hidden_size, uint16_t *row);
 
+/* Gives a sequence the state of `position` made-up tokens, by loading a saved form with random rows. Far contexts come
+ * at the cost of their bytes. */
+void synthetic_state_load(dsr_sequence *sequence, uint32_t position, uint64_t seed);
+
 #endif
