@@ -181,6 +181,14 @@ static void test_everything_goes_after_submit(void **state)
         assert_int_equal(values[i], 10);
 }
 
+static void test_no_streams_on_the_cpu(void **state)
+{
+    const fixture *f = *state;
+    int stream = 0;
+    assert_status(dsr_encoder_set_stream(f->encoder, &stream), DSR_ERR_UNSUPPORTED_DEVICE);
+    assert_status(dsr_encoder_set_stream(NULL, &stream), DSR_ERR_NULL);
+}
+
 static void test_command_info(void **state)
 {
     fixture *f = *state;
@@ -217,6 +225,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_buffer_of_another_context, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_buffer_destroyed_before_the_run, set_up, tear_down),
         cmocka_unit_test(test_everything_goes_after_submit),
+        cmocka_unit_test_setup_teardown(test_no_streams_on_the_cpu, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_command_info, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
