@@ -137,7 +137,7 @@ static inline uint32_t collect_candidates(top_k_scratch *s, const float *scores,
 {
     static const uint32_t lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const vi lanes = vi_load(lane_numbers);
-    const float least = find_cut(block_maxima, n_blocks, k).least + 0.0f; /* -0 would be two ranks below the next */
+    const float least = find_cut(block_maxima, n_blocks, k).least;
     float bound = least, last[DSRI_SCORE_BLOCK];
     uint32_t n_candidates = 0, n_equal = 0;
 
@@ -152,7 +152,9 @@ static inline uint32_t collect_candidates(top_k_scratch *s, const float *scores,
                 n_candidates = append_candidates(s, n_candidates, v, at, vm_ge(v, vf_set1(bound)));
                 n_equal += (uint32_t)__builtin_popcount(vm_bits(vm_eq(v, vf_set1(least))));
             }
-            if (n_equal >= k) { /* of equal scores only the first k can be selected */
+            /* Of equal scores only the first k can be selected. -0 has +0 next to it, but is a cut only where no more
+             * than k blocks reach it. */
+            if (n_equal >= k) {
                 bound = float_at_rank(rank_of(least) + 1);
             }
         }
