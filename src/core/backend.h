@@ -33,7 +33,7 @@ typedef struct dsri_command {
     const char *const *kernel_names; /* one per launch, live as long as the context */
     uint32_t n_launches;
     uint32_t grid[DSRI_MAX_LAUNCHES]; /* tasks or thread blocks of each launch */
-    uint64_t backend_value; /* the back end's own */
+    uint64_t backend_value;           /* the back end's own */
 } dsri_command;
 
 /* Commands without conflicts among them; a conflicting command is in a later wave. */
