@@ -53,8 +53,8 @@ typedef struct dsri_backend {
     /* In a child of a fork the threads and the driver state of the parent are gone: only memory is released then. */
     void (*close)(void *device, int is_forked);
 
-    /* Zeroed, 64-byte aligned memory on the device; null if there is none. */
-    void *(*memory_allocate)(void *device, size_t size_bytes);
+    /* Zeroed, 64-byte aligned memory on the device. */
+    dsr_status (*memory_allocate)(void *device, size_t size_bytes, void **memory);
     /* Waits for work in flight that may use the memory. */
     void (*memory_release)(void *device, void *memory, size_t size_bytes, int is_forked);
     /* Both are complete on return and ordered after work in flight. */

@@ -38,12 +38,13 @@ dsr_status dsr_buffer_create(dsr_context *context, uint64_t size_bytes, dsr_buff
     const dsr_status status = new_buffer(context, size_bytes, buffer ? &created : NULL);
     if (status != DSR_OK)
         return status;
-    created->data = context->backend->memory_allocate(context->device, (size_t)size_bytes);
-    if (!created->data) {
+    void *memory = NULL;
+    const dsr_status allocated = context->backend->memory_allocate(context->device, (size_t)size_bytes, &memory);
+    if (allocated != DSR_OK) {
         dsri_release(&context->allocator, created, sizeof *created);
-        return dsri_fail(context, DSR_ERR_OUT_OF_MEMORY, "buffer: %llu bytes could not be allocated",
-                         (unsigned long long)size_bytes);
+        return allocated;
     }
+    created->data = memory;
     created->is_ours = 1;
     enter_buffer(created);
     *buffer = created;

@@ -1,4 +1,5 @@
 /* The CPU back end: runs the waves of an encoder phase by phase, each as one fork over the tasks of all commands. */
+#define _DEFAULT_SOURCE /* madvise */
 #include "core/backend.h"
 #include "core/custom_plan.h"
 #include "cpu/cpu_features.h"
@@ -8,8 +9,9 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { PAGE_BYTES = 4096, DEFAULT_SPIN_MICROSECONDS = 50 };
+enum { PAGE_BYTES = 4096, DEFAULT_SPIN_MICROSECONDS = 50, HUGE_PAGE_BUFFER_BYTES = 8 << 20 };
 
 _Static_assert((int)DSRI_MAX_PHASES <= (int)DSRI_MAX_LAUNCHES, "every phase is a launch");
 
@@ -132,13 +134,30 @@ static dsr_status open_device(dsr_context *context, const dsr_context_desc *desc
 
 /* ---- memory ---- */
 
-static void *memory_allocate(void *device, size_t size_bytes)
+/* Caches and weights are read as long streams: huge pages spare most of the address translation. A wish, before the
+ * first touch; the system may ignore it. */
+static void ask_for_huge_pages(void *memory, size_t size_bytes)
+{
+#ifdef MADV_HUGEPAGE
+    const size_t before = (PAGE_BYTES - (uintptr_t)memory % PAGE_BYTES) % PAGE_BYTES;
+    if (size_bytes >= HUGE_PAGE_BUFFER_BYTES)
+        (void)madvise((unsigned char *)memory + before, (size_bytes - before) / PAGE_BYTES * PAGE_BYTES, MADV_HUGEPAGE);
+#else
+    (void)memory;
+    (void)size_bytes;
+#endif
+}
+
+static dsr_status memory_allocate(void *device, size_t size_bytes, void **memory)
 {
     const cpu_device *cpu = device;
-    void *memory = dsri_allocate(&cpu->context->allocator, size_bytes, 64);
-    if (memory)
-        memset(memory, 0, size_bytes);
-    return memory;
+    void *allocated = dsri_allocate(&cpu->context->allocator, size_bytes, 64);
+    if (!allocated)
+        return dsri_fail(cpu->context, DSR_ERR_OUT_OF_MEMORY, "buffer: %zu bytes could not be allocated", size_bytes);
+    ask_for_huge_pages(allocated, size_bytes);
+    memset(allocated, 0, size_bytes);
+    *memory = allocated;
+    return DSR_OK;
 }
 
 static void memory_release(void *device, void *memory, size_t size_bytes, int is_forked)

@@ -197,20 +197,23 @@ static dsr_status finish_memory_call(dsri_cuda_device *device, CUresult result, 
     return status;
 }
 
-static void *cuda_memory_allocate(void *opened, size_t size_bytes)
+static dsr_status cuda_memory_allocate(void *opened, size_t size_bytes, void **memory)
 {
     dsri_cuda_device *device = opened;
-    CUdeviceptr memory = 0;
-    if (dsri_cuda_enter(device) != DSR_OK)
-        return NULL;
-    dsr_status status = dsri_cuda_check(device, device->driver.cuMemAlloc(&memory, size_bytes), "cuMemAlloc");
+    CUdeviceptr allocated = 0;
+    dsr_status status = dsri_cuda_enter(device);
+    if (status != DSR_OK)
+        return status;
+    status = dsri_cuda_check(device, device->driver.cuMemAlloc(&allocated, size_bytes), "cuMemAlloc");
     if (status == DSR_OK)
-        status = finish_memory_call(device, device->driver.cuMemsetD8Async(memory, 0, size_bytes, device->stream),
+        status = finish_memory_call(device, device->driver.cuMemsetD8Async(allocated, 0, size_bytes, device->stream),
                                     "cuMemsetD8Async");
-    if (status != DSR_OK && memory != 0)
-        (void)device->driver.cuMemFree(memory);
+    if (status == DSR_OK)
+        *memory = (void *)(uintptr_t)allocated;
+    else if (allocated != 0)
+        (void)device->driver.cuMemFree(allocated);
     dsri_cuda_leave(device);
-    return status == DSR_OK ? (void *)(uintptr_t)memory : NULL;
+    return status;
 }
 
 static void cuda_memory_release(void *opened, void *memory, size_t size_bytes, int is_forked)

@@ -1,0 +1,361 @@
+#include "fake_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef int CUresult;
+enum { SUCCESS = 0, OUT_OF_MEMORY = 2, NOT_FOUND = 500 };
+
+static fake_cuda_state state;
+
+EXPORT fake_cuda_state *fake_cuda(void);
+fake_cuda_state *fake_cuda(void)
+{
+    return &state;
+}
+
+/* Counts a call; the wanted failure, or success. */
+static CUresult count(void)
+{
+    state.n_calls++;
+    return state.n_calls == state.fail_at ? state.fail_with : SUCCESS;
+}
+
+/* Every entry point counts itself first. */
+#define ENTRY(name, arguments)                                                                                         \
+    EXPORT CUresult name arguments;                                                                                    \
+    CUresult name arguments
+#define COUNT()                                                                                                        \
+    do {                                                                                                               \
+        const CUresult counted = count();                                                                              \
+        if (counted != SUCCESS)                                                                                        \
+            return counted;                                                                                            \
+    } while (0)
+
+typedef struct node_params {
+    void *function;
+    unsigned grid[3], block[3], shared_bytes;
+    void **arguments, **extra;
+    void *kernel, *context;
+} node_params;
+
+typedef struct graph {
+    uint32_t n_nodes;
+} graph;
+
+static void note_launch(const unsigned grid[3], void **arguments)
+{
+    state.n_launches++;
+    memcpy(state.last_grid, grid, sizeof state.last_grid);
+    memcpy(state.last_plan, arguments[0], sizeof state.last_plan);
+}
+
+ENTRY(cuInit, (unsigned flags))
+{
+    (void)flags;
+    COUNT();
+    return SUCCESS;
+}
+
+ENTRY(cuDriverGetVersion, (int *version))
+{
+    COUNT();
+    *version = 13000;
+    return SUCCESS;
+}
+
+ENTRY(cuGetErrorName, (CUresult result, const char **name))
+{
+    *name = result == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : result == 700         ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+                                    : "FAKE";
+    return SUCCESS;
+}
+
+ENTRY(cuDeviceGetCount, (int *n))
+{
+    COUNT();
+    *n = 1;
+    return SUCCESS;
+}
+
+ENTRY(cuDeviceGet, (int *device, int ordinal))
+{
+    COUNT();
+    *device = ordinal;
+    return SUCCESS;
+}
+
+ENTRY(cuDeviceGetAttribute, (int *value, int attribute, int device))
+{
+    (void)device;
+    COUNT();
+    *value = attribute == 75 ? 9 : 0;
+    return SUCCESS;
+}
+
+ENTRY(cuDevicePrimaryCtxRetain, (void **context, int device))
+{
+    (void)device;
+    COUNT();
+    *context = &state;
+    return SUCCESS;
+}
+
+ENTRY(cuDevicePrimaryCtxRelease_v2, (int device))
+{
+    (void)device;
+    return SUCCESS;
+}
+
+ENTRY(cuCtxPushCurrent_v2, (void *context))
+{
+    (void)context;
+    COUNT();
+    state.push_depth++;
+    return SUCCESS;
+}
+
+ENTRY(cuCtxPopCurrent_v2, (void **context))
+{
+    *context = &state;
+    state.push_depth--;
+    return SUCCESS;
+}
+
+ENTRY(cuCtxSynchronize, (void))
+{
+    COUNT();
+    return SUCCESS;
+}
+
+ENTRY(cuMemAlloc_v2, (unsigned long long *memory, size_t n_bytes))
+{
+    COUNT();
+    void *allocated = malloc(n_bytes);
+    if (allocated == NULL)
+        return OUT_OF_MEMORY;
+    state.n_allocations++;
+    *memory = (unsigned long long)(uintptr_t)allocated;
+    return SUCCESS;
+}
+
+ENTRY(cuMemFree_v2, (unsigned long long memory))
+{
+    state.n_allocations--;
+    free((void *)(uintptr_t)memory);
+    return SUCCESS;
+}
+
+ENTRY(cuMemsetD8Async, (unsigned long long memory, unsigned char value, size_t n_bytes, void *stream))
+{
+    (void)stream;
+    COUNT();
+    memset((void *)(uintptr_t)memory, value, n_bytes);
+    return SUCCESS;
+}
+
+ENTRY(cuMemcpyHtoDAsync_v2, (unsigned long long to, const void *from, size_t n_bytes, void *stream))
+{
+    (void)stream;
+    COUNT();
+    memcpy((void *)(uintptr_t)to, from, n_bytes);
+    return SUCCESS;
+}
+
+ENTRY(cuMemcpyDtoHAsync_v2, (void *to, unsigned long long from, size_t n_bytes, void *stream))
+{
+    (void)stream;
+    COUNT();
+    memcpy(to, (const void *)(uintptr_t)from, n_bytes);
+    return SUCCESS;
+}
+
+static CUresult create_handle(void **handle)
+{
+    COUNT();
+    *handle = malloc(1);
+    return *handle != NULL ? SUCCESS : OUT_OF_MEMORY;
+}
+
+static CUresult destroy_handle(void *handle)
+{
+    free(handle);
+    return SUCCESS;
+}
+
+ENTRY(cuStreamCreate, (void **stream, unsigned flags))
+{
+    (void)flags;
+    return create_handle(stream);
+}
+
+ENTRY(cuStreamDestroy_v2, (void *stream))
+{
+    return destroy_handle(stream);
+}
+
+ENTRY(cuStreamSynchronize, (void *stream))
+{
+    (void)stream;
+    COUNT();
+    return SUCCESS;
+}
+
+ENTRY(cuStreamIsCapturing, (void *stream, int *status))
+{
+    (void)stream;
+    COUNT();
+    *status = state.is_capturing;
+    return SUCCESS;
+}
+
+ENTRY(cuStreamWaitEvent, (void *stream, void *event, unsigned flags))
+{
+    (void)stream;
+    (void)event;
+    (void)flags;
+    COUNT();
+    return SUCCESS;
+}
+
+ENTRY(cuEventCreate, (void **event, unsigned flags))
+{
+    (void)flags;
+    return create_handle(event);
+}
+
+ENTRY(cuEventDestroy_v2, (void *event))
+{
+    return destroy_handle(event);
+}
+
+ENTRY(cuEventRecord, (void *event, void *stream))
+{
+    (void)event;
+    (void)stream;
+    COUNT();
+    return SUCCESS;
+}
+
+ENTRY(cuEventSynchronize, (void *event))
+{
+    (void)event;
+    COUNT();
+    return SUCCESS;
+}
+
+ENTRY(cuModuleLoadData, (void **module, const void *image))
+{
+    (void)image;
+    return create_handle(module);
+}
+
+ENTRY(cuModuleUnload, (void *module))
+{
+    return destroy_handle(module);
+}
+
+ENTRY(cuModuleGetFunction, (void **function, void *module, const char *name))
+{
+    (void)module;
+    COUNT();
+    /* Distinct kernels are distinct names; the pointer to the table's text will do. */
+    union {
+        const char *in;
+        void *out;
+    } address = {name};
+    *function = address.out;
+    return name[0] != '\0' ? SUCCESS : NOT_FOUND;
+}
+
+ENTRY(cuFuncSetAttribute, (void *function, int attribute, int value))
+{
+    (void)function;
+    (void)attribute;
+    (void)value;
+    COUNT();
+    return SUCCESS;
+}
+
+ENTRY(cuLaunchKernel, (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       unsigned shared_bytes, void *stream, void **arguments, void **extra))
+{
+    const unsigned grid[3] = {gx, gy, gz};
+    (void)function;
+    (void)bx;
+    (void)by;
+    (void)bz;
+    (void)shared_bytes;
+    (void)stream;
+    (void)extra;
+    COUNT();
+    note_launch(grid, arguments);
+    return SUCCESS;
+}
+
+ENTRY(cuGraphCreate, (void **created, unsigned flags))
+{
+    (void)flags;
+    COUNT();
+    *created = calloc(1, sizeof(graph));
+    return *created != NULL ? SUCCESS : OUT_OF_MEMORY;
+}
+
+ENTRY(cuGraphDestroy, (void *destroyed))
+{
+    return destroy_handle(destroyed);
+}
+
+ENTRY(cuGraphAddKernelNode_v2,
+      (void **node, void *to, void *const *dependencies, size_t n_dependencies, const node_params *params))
+{
+    (void)dependencies;
+    COUNT();
+    graph *g = to;
+    g->n_nodes++;
+    *node = (void *)(uintptr_t)g->n_nodes;
+    state.last_n_dependencies = (uint32_t)n_dependencies;
+    memcpy(state.last_grid, params->grid, sizeof state.last_grid);
+    memcpy(state.last_plan, params->arguments[0], sizeof state.last_plan);
+    return SUCCESS;
+}
+
+ENTRY(cuGraphInstantiateWithFlags, (void **executable, void *from, unsigned long long flags))
+{
+    (void)flags;
+    COUNT();
+    graph *copy = malloc(sizeof *copy);
+    if (copy == NULL)
+        return OUT_OF_MEMORY;
+    *copy = *(const graph *)from;
+    *executable = copy;
+    state.n_instantiated++;
+    return SUCCESS;
+}
+
+ENTRY(cuGraphExecKernelNodeSetParams_v2, (void *executable, void *node, const node_params *params))
+{
+    (void)executable;
+    (void)node;
+    COUNT();
+    state.n_updates++;
+    memcpy(state.last_grid, params->grid, sizeof state.last_grid);
+    memcpy(state.last_plan, params->arguments[0], sizeof state.last_plan);
+    return SUCCESS;
+}
+
+ENTRY(cuGraphExecDestroy, (void *executable))
+{
+    return destroy_handle(executable);
+}
+
+ENTRY(cuGraphLaunch, (void *executable, void *stream))
+{
+    (void)stream;
+    COUNT();
+    state.n_launches += ((const graph *)executable)->n_nodes;
+    return SUCCESS;
+}

@@ -1,0 +1,259 @@
+/* The CUDA back end against a driver library that runs nothing: loading, launch arguments, graphs, and every error
+ * path. */
+#include "fake_cuda.h"
+
+#include <dsrows/dsrows.h>
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static fake_cuda_state *fake;
+
+static dsr_status open_cuda(dsr_context **context)
+{
+    dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+    desc.device = DSR_DEVICE_CUDA;
+    return dsr_context_create(&desc, context);
+}
+
+/* The driver library that DSR_CUDA_DRIVER names stays open here, so that its counters outlive contexts. */
+static int load_fake(void **state)
+{
+    (void)state;
+    setenv("DSR_CUDA_DRIVER", FAKE_CUDA_LIBRARY, 1);
+    void *library = dlopen(FAKE_CUDA_LIBRARY, RTLD_NOW);
+    if (library == NULL)
+        return -1;
+    fake_cuda_state_fn *get;
+    void *symbol = dlsym(library, "fake_cuda");
+    memcpy(&get, &symbol, sizeof get);
+    fake = get();
+    return 0;
+}
+
+static int reset_fake(void **state)
+{
+    (void)state;
+    memset(fake, 0, sizeof *fake);
+    return 0;
+}
+
+/* 0 where the library was built without CUDA. */
+static int is_built(void)
+{
+    return dsr_device_count(DSR_DEVICE_CUDA) == 1;
+}
+
+static void skip_unless_built(void)
+{
+    if (!is_built())
+        skip();
+    memset(fake, 0, sizeof *fake);
+}
+
+typedef struct work {
+    dsr_context *context;
+    dsr_encoder *encoder;
+    dsr_buffer *source, *destination;
+} work;
+
+static dsr_status encode_copy(work *w, uint64_t destination_row)
+{
+    dsr_copy_row row;
+    memset(&row, 0, sizeof row);
+    row.destination = dsr_view_whole(w->destination, DSR_DTYPE_BF16);
+    row.destination_row = destination_row;
+    dsr_copy_desc desc = DSR_COPY_DESC_INIT;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.row_elements = 64;
+    desc.source = dsr_view_whole(w->source, DSR_DTYPE_BF16);
+    return dsr_encode_copy(w->encoder, &desc);
+}
+
+static void close_work(work *w)
+{
+    dsr_encoder_destroy(w->encoder);
+    dsr_buffer_destroy(w->source);
+    dsr_buffer_destroy(w->destination);
+    dsr_context_destroy(w->context);
+}
+
+/* Everything an ordinary user does once; stops at the first failure. */
+static dsr_status run_all(work *w)
+{
+    memset(w, 0, sizeof *w);
+    dsr_status status = open_cuda(&w->context);
+    if (status == DSR_OK)
+        status = dsr_buffer_create(w->context, 128, &w->source);
+    if (status == DSR_OK)
+        status = dsr_buffer_create(w->context, 1024, &w->destination);
+    if (status == DSR_OK)
+        status = dsr_encoder_create(w->context, &w->encoder);
+    if (status == DSR_OK)
+        status = encode_copy(w, 3);
+    if (status == DSR_OK)
+        status = dsr_encoder_submit(w->encoder);
+    if (status == DSR_OK)
+        status = dsr_encoder_wait(w->encoder);
+    if (status == DSR_OK)
+        status = dsr_encoder_replay(w->encoder);
+    return status == DSR_OK ? dsr_encoder_wait(w->encoder) : status;
+}
+
+static void test_runs_as_a_graph(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    work w;
+    assert_int_equal(run_all(&w), DSR_OK);
+    assert_int_equal(fake->n_instantiated, 1);
+    assert_int_equal(fake->n_launches, 2);
+    assert_int_equal(fake->last_grid[0], 1);
+    close_work(&w);
+    assert_int_equal(fake->n_allocations, 0);
+    assert_int_equal(fake->push_depth, 0);
+}
+
+static void test_new_fields_update_the_graph(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    work w;
+    uint8_t before[64];
+    assert_int_equal(run_all(&w), DSR_OK);
+    memcpy(before, fake->last_plan, sizeof before);
+    const uint32_t n_updates = fake->n_updates;
+    assert_int_equal(dsr_encoder_reset(w.encoder), DSR_OK);
+    assert_int_equal(encode_copy(&w, 5), DSR_OK);
+    assert_int_equal(dsr_encoder_submit(w.encoder), DSR_OK);
+    assert_int_equal(fake->n_instantiated, 1);
+    assert_int_equal(fake->n_updates, n_updates + 1);
+    assert_memory_not_equal(before, fake->last_plan, sizeof before);
+    close_work(&w);
+}
+
+static void test_other_kernels_make_a_new_graph(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    work w;
+    assert_int_equal(run_all(&w), DSR_OK);
+    assert_int_equal(dsr_encoder_reset(w.encoder), DSR_OK);
+    assert_int_equal(encode_copy(&w, 1), DSR_OK);
+    assert_int_equal(encode_copy(&w, 1), DSR_OK); /* waits for the first: the same row is written */
+    assert_int_equal(dsr_encoder_submit(w.encoder), DSR_OK);
+    assert_int_equal(fake->n_instantiated, 2);
+    assert_int_equal(fake->last_n_dependencies, 1);
+    close_work(&w);
+}
+
+static void test_a_capturing_stream_gets_the_kernels(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    work w;
+    int stream;
+    assert_int_equal(run_all(&w), DSR_OK);
+    assert_int_equal(dsr_encoder_set_stream(w.encoder, &stream), DSR_OK);
+    fake->is_capturing = 1;
+    const uint32_t n_launches = fake->n_launches, n_instantiated = fake->n_instantiated;
+    assert_int_equal(dsr_encoder_replay(w.encoder), DSR_OK);
+    assert_int_equal(fake->n_launches, n_launches + 1);
+    assert_int_equal(fake->n_instantiated, n_instantiated);
+    fake->is_capturing = 0;
+    close_work(&w);
+}
+
+static void test_every_driver_call_may_fail(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    static const int errors[] = {2, 1, 700};
+    for (size_t e = 0; e < sizeof errors / sizeof errors[0]; e++) {
+        uint32_t n_calls = 1;
+        for (uint32_t fail_at = 1; fail_at <= n_calls; fail_at++) {
+            memset(fake, 0, sizeof *fake);
+            fake->fail_at = fail_at;
+            fake->fail_with = errors[e];
+            work w;
+            const dsr_status status = run_all(&w);
+            const uint32_t n_made = fake->n_calls;
+            if (n_made < fail_at)
+                assert_int_equal(status, DSR_OK);
+            else
+                assert_int_not_equal(status, DSR_OK);
+            if (status != DSR_OK && w.context != NULL && errors[e] != 2)
+                assert_int_equal(status, errors[e] == 700 ? DSR_ERR_DEVICE_LOST : DSR_ERR_DEVICE);
+            close_work(&w);
+            assert_int_equal(fake->push_depth, 0);
+            n_calls = n_made >= fail_at ? n_made + 1 : 0;
+        }
+    }
+}
+
+static void test_a_lost_device_stays_lost(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    work w;
+    assert_int_equal(run_all(&w), DSR_OK);
+    fake->fail_at = fake->n_calls + 2; /* the first call past the push */
+    fake->fail_with = 700;
+    uint8_t byte;
+    assert_int_equal(dsr_buffer_read(w.source, 0, &byte, 1), DSR_ERR_DEVICE_LOST);
+    assert_non_null(strstr(dsr_context_error_text(w.context), "CUDA_ERROR_ILLEGAL_ADDRESS"));
+    assert_int_equal(dsr_buffer_read(w.source, 0, &byte, 1), DSR_ERR_DEVICE_LOST);
+    assert_int_equal(dsr_encoder_replay(w.encoder), DSR_ERR_DEVICE_LOST);
+    dsr_context *cpu = NULL;
+    assert_int_equal(dsr_context_create(NULL, &cpu), DSR_OK);
+    dsr_context_destroy(cpu);
+    close_work(&w);
+}
+
+static void test_no_driver_is_a_status(void **state)
+{
+    (void)state;
+    dsr_context *context = NULL;
+    setenv("DSR_CUDA_DRIVER", "/nonexistent/libcuda.so.1", 1);
+    assert_int_equal(open_cuda(&context), DSR_ERR_UNSUPPORTED_DEVICE);
+    assert_null(context);
+    assert_int_not_equal(strlen(dsr_create_error_text()), 0);
+    assert_int_equal(dsr_device_count(DSR_DEVICE_CUDA), 0);
+    setenv("DSR_CUDA_DRIVER", FAKE_CUDA_LIBRARY, 1); /* a failed load is tried again */
+    if (is_built()) {
+        assert_int_equal(open_cuda(&context), DSR_OK);
+        dsr_context_destroy(context);
+    }
+}
+
+static void test_host_kernels_are_refused(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    work w;
+    assert_int_equal(run_all(&w), DSR_OK);
+    assert_int_not_equal(dsr_registry_add_kernel(w.context, "mine", (dsr_kernel_fn)0, NULL), DSR_OK);
+    close_work(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_runs_as_a_graph, reset_fake),
+        cmocka_unit_test_setup(test_new_fields_update_the_graph, reset_fake),
+        cmocka_unit_test_setup(test_other_kernels_make_a_new_graph, reset_fake),
+        cmocka_unit_test_setup(test_a_capturing_stream_gets_the_kernels, reset_fake),
+        cmocka_unit_test_setup(test_every_driver_call_may_fail, reset_fake),
+        cmocka_unit_test_setup(test_a_lost_device_stays_lost, reset_fake),
+        cmocka_unit_test_setup(test_no_driver_is_a_status, reset_fake),
+        cmocka_unit_test_setup(test_host_kernels_are_refused, reset_fake),
+    };
+    return cmocka_run_group_tests(tests, load_fake, NULL);
+}
