@@ -6,19 +6,18 @@
  * Types: vf VF_LANES floats, vi VF_LANES uint32_t, vm a lane mask. Loads and stores want no more than element alignment
  * and touch exactly VF_LANES elements.
  *
- *   vf_load vf_store vf_set1 vf_zero             vf_add vf_sub vf_mul vf_div vf_sqrt
+ *   vf_load vf_store vf_set1 vf_zero             vf_add vf_sub vf_mul vf_div
  *   vf_fma(a, b, c)          a * b + c, rounded once
  *   vf_max(a, b)             a > b ? a : b
  *   vf_relu(x)               x > 0 ? x : +0, but NaN where x is not finite
  *   vf_abs vf_neg            bit operations, also on NaN
  *   vf_select(m, a, b)       m ? a : b
- *   vf_select_gt(a, b, x, y) a > b ? x : y
  *   vf_load_bf16(p)          VF_LANES consecutive BF16, widened exactly
  *   vf_store_bf16(p, x)      rounded to nearest even, a NaN quieted
  *   vf_load_bf16_pairs(p, &even, &odd)  2 * VF_LANES consecutive BF16, p[2i] in even[i], p[2i + 1] in odd[i]: cheaper
  *   vf_store_bf16_pairs(p, even, odd)   its inverse, rounding as vf_store_bf16 does
+ *   vi_load_pairs vi_store_pairs vf_from_pairs  the two in two steps; a pair is p[2i] | p[2i + 1] << 16
  *   vf_load_pairs(p, &even, &odd)       2 * VF_LANES consecutive floats, likewise
- *   vi_load_pairs vi_store_pairs vf_from_pairs  the same in two steps; a pair is p[2i] | p[2i + 1] << 16
  *   vf_pin(&x)               keeps x in a register here: gcc 12 may otherwise move and spill accumulators at a branch
  *   vf_bits vf_from_bits     reinterpretation to and from vi
  *   vi_load vi_store vi_set1 vi_add vi_sub vi_and vi_or vi_xor vi_shl(x, n) vi_shr(x, n)  (n < 32, logical)
@@ -46,11 +45,16 @@
 /* The level as a number, for #if. */
 #define DSRI_VEC DSRI_VEC_JOIN(DSRI_VEC_, DSRI_ISA)
 
-/* Before a loop of up to 16 steps over an array that must live in registers. */
-#if defined(__clang__)
-#define VEC_UNROLL _Pragma("clang loop unroll(full)")
-#else
+/* Before a loop of up to 16 steps over an array that must live in registers. Not with a sanitizer, whose checks in so
+ * many copies take minutes to compile. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define VEC_UNROLL
+#elif !defined(__clang__)
 #define VEC_UNROLL _Pragma("GCC unroll 16")
+#elif __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(undefined_behavior_sanitizer)
+#define VEC_UNROLL
+#else
+#define VEC_UNROLL _Pragma("clang loop unroll(full)")
 #endif
 
 #if DSRI_VEC == DSRI_VEC_scalar
@@ -71,11 +75,6 @@ static inline vf vf_relu(vf x)
     return vf_max(x, vf_sub(x, x));
 }
 #endif
-
-static inline vf vf_select_gt(vf a, vf b, vf x, vf y)
-{
-    return vf_select(vm_gt(a, b), x, y);
-}
 
 static inline vf vf_abs(vf x)
 {

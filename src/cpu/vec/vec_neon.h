@@ -53,11 +53,6 @@ static inline vf vf_div(vf a, vf b)
     return vdivq_f32(a, b);
 }
 
-static inline vf vf_sqrt(vf x)
-{
-    return vsqrtq_f32(x);
-}
-
 static inline vf vf_fma(vf a, vf b, vf c)
 {
     return vfmaq_f32(c, a, b);
