@@ -12,6 +12,7 @@
 typedef struct verify_options {
     bit_tier tier;
     uint64_t seed;
+    cli_device device; /* its backend alone matters */
     int json;
     int help;
 } verify_options;
@@ -24,7 +25,7 @@ typedef struct op_result {
 } op_result;
 
 typedef struct golden_result {
-    dsr_isa isa;
+    const char *level; /* an instruction set, or "cuda" */
     uint32_t n_wrong;
     char difference[BIT_TEXT_BYTES];
 } golden_result;
@@ -43,6 +44,7 @@ static int parse(int argc, char **argv, verify_options *o)
     static const struct option options[] = {CLI_COMMON_OPTIONS,
                                             {"full", no_argument, NULL, OPTION_FULL},
                                             {"seed", required_argument, NULL, OPTION_SEED},
+                                            {"backend", required_argument, NULL, CLI_BACKEND},
                                             {0}};
     int option;
     while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
@@ -53,6 +55,11 @@ static int parse(int argc, char **argv, verify_options *o)
             o->json = 1;
         } else if (option == OPTION_FULL) {
             o->tier = BIT_TIER_FULL;
+        } else if (option == CLI_BACKEND) {
+            const int code = cli_device_option(&cli_verify, &o->device, option, optarg);
+            if (code != CLI_DONE) {
+                return code;
+            }
         } else if (option != OPTION_SEED) {
             return cli_usage_error(&cli_verify, "bad option");
         } else if (!cli_parse_u64(optarg, UINT64_MAX, &o->seed)) {
@@ -85,14 +92,14 @@ static void verify_op(const verify_options *o, const bit_contexts *contexts, op_
 static void verify_golden(dsr_context *context, golden_result *result)
 {
     char line[BIT_TEXT_BYTES], text[BIT_TEXT_BYTES];
-    result->isa = dsr_context_isa(context);
+    result->level = dsr_context_device(context) == DSR_DEVICE_CUDA ? "cuda" : dsr_isa_name(dsr_context_isa(context));
     for (uint32_t i = 0; i < bit_golden_n_lines(); i++) {
         const bit_golden_line wanted = bit_golden_case(i);
         uint64_t hash = 0;
         const int failed = bit_golden_run(&wanted, context, &hash, text) != 0;
         snprintf(line, sizeof line, "%s %s %" PRIu64 " %016" PRIx64, bit_op_name(wanted.op),
                  bit_shape_name(wanted.op, wanted.shape), wanted.seed, hash);
-        cli_progress(dsr_isa_name(result->isa), i + 1, bit_golden_n_lines());
+        cli_progress(result->level, i + 1, bit_golden_n_lines());
         if (!failed && i < n_golden_bits && strcmp(line, golden_bits[i]) == 0) {
             continue;
         }
@@ -122,7 +129,7 @@ static void print_text(const verify_result *result)
 {
     printf("levels:");
     for (uint32_t i = 0; i < result->n_levels; i++) {
-        printf(" %s", dsr_isa_name(result->golden[i].isa));
+        printf(" %s", result->golden[i].level);
     }
     printf("\n\nop                 shapes    runs  bits equal to the reference\n");
     for (uint32_t i = 0; i < result->n_ops; i++) {
@@ -133,7 +140,7 @@ static void print_text(const verify_result *result)
     printf("\nlevel     golden hashes  equal\n");
     for (uint32_t i = 0; i < result->n_levels; i++) {
         const golden_result *golden = &result->golden[i];
-        printf("%-9s %13u  %s\n", dsr_isa_name(golden->isa), (unsigned)bit_golden_n_lines(),
+        printf("%-9s %13u  %s\n", golden->level, (unsigned)bit_golden_n_lines(),
                golden->n_wrong == 0 ? "yes" : golden->difference);
     }
 }
@@ -149,7 +156,7 @@ static void print_json(const verify_result *result)
     }
     for (uint32_t i = 0; i < result->n_levels; i++) {
         const golden_result *golden = &result->golden[i];
-        json_array_append_new(levels, json_pack("{s:s, s:i, s:i, s:s}", "isa", dsr_isa_name(golden->isa), "golden",
+        json_array_append_new(levels, json_pack("{s:s, s:i, s:i, s:s}", "isa", golden->level, "golden",
                                                 (int)bit_golden_n_lines(), "wrong", (int)golden->n_wrong,
                                                 "first_difference", golden->difference));
     }
@@ -174,14 +181,14 @@ static void verify(const verify_options *o, const bit_contexts *contexts, verify
 static int run(int argc, char **argv)
 {
     static verify_result result;
-    verify_options o = {.tier = BIT_TIER_QUICK, .seed = 1};
+    verify_options o = {.tier = BIT_TIER_QUICK, .seed = 1, .device = CLI_DEVICE_INIT};
     bit_contexts contexts;
     char text[BIT_TEXT_BYTES];
     const int code = parse(argc, argv, &o);
     if (code != CLI_DONE || o.help) {
         return o.help ? cli_print_help(&cli_verify) : code;
     }
-    if (bit_contexts_open(&contexts, text) != 0) {
+    if ((o.device.backend == DSR_DEVICE_CUDA ? bit_contexts_open_cuda : bit_contexts_open)(&contexts, text) != 0) {
         cli_error(&cli_verify, "%s", text);
         return CLI_UNAVAILABLE;
     }
@@ -204,6 +211,7 @@ const cli_command cli_verify = {
     .arguments = "[OPTION]...",
     .summary = "the bit matrix on this machine, against the reference and the golden hashes",
     .help = "  --full               every point of the matrix instead of a sample of it\n"
-            "  --seed N             other operands (1)\n",
+            "  --seed N             other operands (1)\n"
+            "  --backend BACKEND    cpu (default): every instruction set here; cuda\n",
     .run = run,
 };

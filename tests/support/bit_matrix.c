@@ -14,23 +14,39 @@ typedef struct point {
     uint32_t isa, rows, threads, misaligned, fp_mode, drawn_layout;
 } point;
 
+static int open_level(bit_contexts *contexts, uint32_t level, dsr_device_kind device, dsr_isa isa,
+                      char text[BIT_TEXT_BYTES])
+{
+    for (uint32_t t = 0; t < BIT_N_THREAD_COUNTS; t++) {
+        dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+        desc.device = device;
+        desc.isa = isa;
+        desc.n_threads = thread_counts[t];
+        if (dsr_context_create(&desc, &contexts->of[level][t]) != DSR_OK) {
+            snprintf(text, BIT_TEXT_BYTES, "%s, %u threads: %s", dsr_isa_name(isa), thread_counts[t],
+                     dsr_create_error_text());
+            bit_contexts_close(contexts);
+            return -1;
+        }
+    }
+    return 0;
+}
+
 int bit_contexts_open(bit_contexts *contexts, char text[BIT_TEXT_BYTES])
 {
     memset(contexts, 0, sizeof *contexts);
     for (uint32_t i = 0; i < BIT_N_ISAS; i++) {
-        for (uint32_t t = 0; t < BIT_N_THREAD_COUNTS && dsr_isa_available(isas[i]); t++) {
-            dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
-            desc.isa = isas[i];
-            desc.n_threads = thread_counts[t];
-            if (dsr_context_create(&desc, &contexts->of[i][t]) != DSR_OK) {
-                snprintf(text, BIT_TEXT_BYTES, "%s, %u threads: %s", dsr_isa_name(isas[i]), thread_counts[t],
-                         dsr_create_error_text());
-                bit_contexts_close(contexts);
-                return -1;
-            }
+        if (dsr_isa_available(isas[i]) && open_level(contexts, i, DSR_DEVICE_CPU, isas[i], text) != 0) {
+            return -1;
         }
     }
     return 0;
+}
+
+int bit_contexts_open_cuda(bit_contexts *contexts, char text[BIT_TEXT_BYTES])
+{
+    memset(contexts, 0, sizeof *contexts);
+    return open_level(contexts, 0, DSR_DEVICE_CUDA, DSR_ISA_AUTO, text);
 }
 
 void bit_contexts_close(bit_contexts *contexts)

@@ -7,13 +7,15 @@
 
 enum { BIT_N_ISAS = 4, BIT_N_THREAD_COUNTS = 4 };
 
-/* One context per level of this machine and number of threads {0, 1, 2, 5}. */
+/* One context per level of this machine and number of threads {0, 1, 2, 5}; for CUDA, one per number of threads in
+ * place of the first level's. */
 typedef struct bit_contexts {
     dsr_context *of[BIT_N_ISAS][BIT_N_THREAD_COUNTS]; /* null where the machine cannot run the level */
 } bit_contexts;
 
 /* 0 on success, else text says what failed. */
 int bit_contexts_open(bit_contexts *contexts, char text[BIT_TEXT_BYTES]);
+int bit_contexts_open_cuda(bit_contexts *contexts, char text[BIT_TEXT_BYTES]);
 void bit_contexts_close(bit_contexts *contexts);
 /* The best level of this machine with 2 threads. */
 dsr_context *bit_contexts_best(const bit_contexts *contexts);
