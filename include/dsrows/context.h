@@ -115,8 +115,8 @@ DSR_API dsr_status dsr_buffer_create(dsr_context *context, uint64_t size_bytes, 
 /* Wrap size_bytes of the caller's memory: a host pointer for a CPU context, a device pointer for a CUDA context. The
  * memory stays the caller's, must outlive the buffer, and is neither copied nor freed. */
 DSR_API dsr_status dsr_buffer_wrap(dsr_context *context, void *memory, uint64_t size_bytes, dsr_buffer **buffer);
-/* Destroy a buffer. No encoder may still hold commands on it that will be submitted or replayed; where the memory is ours,
- * such a run is refused with DSR_ERR_STATE until the encoder is reset. */
+/* Destroy a buffer. No encoder may still hold commands on it that will be submitted or replayed; where the memory is
+ * ours, such a run is refused with DSR_ERR_STATE until the encoder is reset. */
 DSR_API void dsr_buffer_destroy(dsr_buffer *buffer);
 /* Address of the first byte, on the buffer's device. */
 DSR_API void *dsr_buffer_data(const dsr_buffer *buffer);

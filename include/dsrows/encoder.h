@@ -28,10 +28,10 @@ DSR_API dsr_status dsr_encoder_replay(dsr_encoder *encoder);
 /* Forget all commands; keeps the memory, so that a steady state allocates nothing. Waits for work in flight first. */
 DSR_API dsr_status dsr_encoder_reset(dsr_encoder *encoder);
 
-/* Run on the caller's stream from now on (a CUstream or cudaStream_t of the context's device); null: on the encoder's own
- * again. Work goes into the stream in order. If the stream is being captured at submit or replay, the kernels become part of
- * the caller's graph; the encoder must then live, and not be reset, as long as that graph is launched. Submit once outside a
- * capture before: that is when memory is allocated. DSR_ERR_UNSUPPORTED_DEVICE on the CPU. */
+/* Run on the caller's stream from now on (a CUstream or cudaStream_t of the context's device); null: on the encoder's
+ * own again. Work goes into the stream in order. If the stream is being captured at submit or replay, the kernels
+ * become part of the caller's graph; the encoder must then live, and not be reset, as long as that graph is launched.
+ * Submit once outside a capture before: that is when memory is allocated. DSR_ERR_UNSUPPORTED_DEVICE on the CPU. */
 DSR_API dsr_status dsr_encoder_set_stream(dsr_encoder *encoder, void *stream);
 
 /* ---- capture ---------------------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* Tail RoPE. Lanes are pairs of features; the cosines and sines of a token are made once for a block of heads. */
 #include "cpu/cpu_kernel.h"
-#include "ops/sincos_fixed.h"
 #include "cpu/vec/vec.h"
 #include "ops/op_plans.h"
+#include "ops/sincos_fixed.h"
 
 #include <math.h>
 #include <string.h>
