@@ -7,10 +7,14 @@ add_library(block_support STATIC
     ${CMAKE_CURRENT_LIST_DIR}/schedules.c
     ${CMAKE_CURRENT_LIST_DIR}/synthetic_layer.c
     ${PROJECT_SOURCE_DIR}/tools/safetensors.c)
-target_include_directories(block_support PUBLIC ${PROJECT_SOURCE_DIR}/tools)
+target_include_directories(block_support PUBLIC ${CMAKE_CURRENT_LIST_DIR} ${PROJECT_SOURCE_DIR}/tools)
 target_link_libraries(block_support PUBLIC dsrows_test PkgConfig::jansson)
 foreach(source IN LISTS dsr_test_sources)
     if(source MATCHES "/tests/block/(test_[a-z0-9_]+)\\.c$")
         target_link_libraries(block_${CMAKE_MATCH_1} PRIVATE block_support)
     endif()
 endforeach()
+
+# Not a test: the speed of joint steps.
+add_executable(bench_attention_block ${PROJECT_SOURCE_DIR}/bench/bench_attention_block.c)
+target_link_libraries(bench_attention_block PRIVATE block_support)
