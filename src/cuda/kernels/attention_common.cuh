@@ -2,7 +2,7 @@
 #ifndef DSRI_ATTENTION_COMMON_CUH
 #define DSRI_ATTENTION_COMMON_CUH
 
-#include "cuda/kernels/scalar.cuh"
+#include "cuda/kernels/tiles.cuh"
 #include "ops/attention_workspace.h"
 
 /* Zero when a command starts, and left so. */
@@ -45,39 +45,6 @@ static __device__ __forceinline__ attention_query find_query(const dsri_attentio
     at.logits = reinterpret_cast<float *>(row.workspace + i * region.size_bytes + region.weights);
     at.flags = reinterpret_cast<attention_flags *>(zeroed) + query;
     return at;
-}
-
-/* 8 BF16 values as they come from memory; zeros for a null row. */
-static __device__ __forceinline__ uint4 load_8(const uint16_t *row, uint32_t f, bool by_words)
-{
-    if (row == nullptr)
-        return make_uint4(0, 0, 0, 0);
-    if (by_words)
-        return *reinterpret_cast<const uint4 *>(row + f);
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        w[i] = row[f + 2 * i] | (uint32_t)row[f + 2 * i + 1] << 16;
-    return make_uint4(w[0], w[1], w[2], w[3]);
-}
-
-static __device__ __forceinline__ bool is_finite_8(uint4 x)
-{
-    const uint32_t w[4] = {x.x, x.y, x.z, x.w};
-    bool is_good = true;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        is_good = is_good && (w[i] & 0x7f80u) != 0x7f80u && (w[i] & 0x7f800000u) != 0x7f800000u;
-    return is_good;
-}
-
-static __device__ __forceinline__ void widen_8(uint4 x, float *to)
-{
-    float4 *out = reinterpret_cast<float4 *>(to);
-    out[0] = make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
-                         __uint_as_float(x.y & 0xffff0000u));
-    out[1] = make_float4(__uint_as_float(x.z << 16), __uint_as_float(x.z & 0xffff0000u), __uint_as_float(x.w << 16),
-                         __uint_as_float(x.w & 0xffff0000u));
 }
 
 #endif

@@ -33,24 +33,13 @@ static __device__ __forceinline__ logit_step load_step(const logit_source &sourc
     return loaded;
 }
 
-/* 8 consecutive features of one column to rows of a [features][stride] array. */
-static __device__ __forceinline__ void store_features(uint4 x, float *to, int stride)
-{
-    const uint32_t w[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        to[2 * i * stride] = __uint_as_float(w[i] << 16);
-        to[(2 * i + 1) * stride] = __uint_as_float(w[i] & 0xffff0000u);
-    }
-}
-
 static __device__ __forceinline__ void store_step(const logit_step &loaded, uint32_t buffer, logit_shared &shared)
 {
     const uint32_t slot = threadIdx.x % LOGIT_SLOTS, part = threadIdx.x / LOGIT_SLOTS * 8;
     const uint32_t head = threadIdx.x % LOGIT_HEADS, q_part = threadIdx.x / LOGIT_HEADS * 8;
-    store_features(loaded.kv[0], &shared.kv[buffer][part][slot], LOGIT_SLOTS);
-    store_features(loaded.kv[1], &shared.kv[buffer][16 + part][slot], LOGIT_SLOTS);
-    store_features(loaded.q, &shared.q[buffer][q_part][head], LOGIT_HEADS);
+    store_column(loaded.kv[0], &shared.kv[buffer][part][slot], LOGIT_SLOTS);
+    store_column(loaded.kv[1], &shared.kv[buffer][16 + part][slot], LOGIT_SLOTS);
+    store_column(loaded.q, &shared.q[buffer][q_part][head], LOGIT_HEADS);
 }
 
 static __device__ __forceinline__ void multiply_step(const logit_shared &shared, uint32_t buffer, uint32_t head, uint32_t slot,

@@ -2,7 +2,7 @@
 #ifndef DSRI_INDEXER_COMMON_CUH
 #define DSRI_INDEXER_COMMON_CUH
 
-#include "cuda/kernels/scalar.cuh"
+#include "cuda/kernels/tiles.cuh"
 #include "ops/indexer_workspace.h"
 
 /* Bins of the first histogram: the top 12 bits of an ordered score. */
@@ -65,18 +65,6 @@ static __device__ __forceinline__ void store_score(const indexer_query &at, uint
     const uint32_t peers = __match_any_sync(0xffffffffu, bin);
     if (is_seen && (threadIdx.x & 31u) == (uint32_t)(__ffs((int)peers) - 1))
         atomicAdd(&at.histogram[bin], (uint32_t)__popc(peers));
-}
-
-/* 8 consecutive values; 2 bytes is all the alignment there may be. */
-static __device__ __forceinline__ uint4 load_8_bf16(const uint16_t *source, bool by_words)
-{
-    if (by_words)
-        return *reinterpret_cast<const uint4 *>(source);
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        w[i] = source[2 * i] | (uint32_t)source[2 * i + 1] << 16;
-    return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
 #endif

@@ -32,17 +32,6 @@ static __device__ __forceinline__ int place_of(int h)
     return (j / 4) * (PASS / 2) + b * 4 + j % 4;
 }
 
-/* 8 consecutive features of one column to rows f.. of a [features][stride] array. */
-static __device__ __forceinline__ void store_column(uint4 x, float *to, int stride)
-{
-    const uint32_t w[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        to[2 * i * stride] = __uint_as_float(w[i] << 16);
-        to[(2 * i + 1) * stride] = __uint_as_float(w[i] & 0xffff0000u);
-    }
-}
-
 template <int PASS>
 static __device__ __forceinline__ void stage_queries(const indexer_query &at, int first_head, float *q)
 {
@@ -52,7 +41,7 @@ static __device__ __forceinline__ void stage_queries(const indexer_query &at, in
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int at_i = i * SCORE_THREADS + threadIdx.x, head = at_i % PASS, f = at_i / PASS * 8;
-        loaded[i] = load_8_bf16(at.q + (first_head + head) * DSRI_INDEX_DIM + f, by_words);
+        loaded[i] = load_8(at.q + (first_head + head) * DSRI_INDEX_DIM, f, by_words);
     }
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -75,7 +64,7 @@ static __device__ __forceinline__ void stage_keys(const indexer_query &at, uint6
             const int at_i = (first + i) * SCORE_THREADS + threadIdx.x, key = at_i % KEYS, f = at_i / KEYS * 8;
             loaded[i] = make_uint4(0, 0, 0, 0);
             if (first_key + key < at.n_seen)
-                loaded[i] = load_8_bf16(at.keys + (first_key + key) * at.key_row_stride + f, by_words);
+                loaded[i] = load_8(at.keys + (first_key + key) * at.key_row_stride, f, by_words);
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {

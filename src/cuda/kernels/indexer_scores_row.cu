@@ -14,19 +14,11 @@ struct key_fragments {
     uint4 high[FEATURE_BLOCKS];
 };
 
-static __device__ __forceinline__ void mma_bf16(float d[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                                uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 static __device__ __forceinline__ uint4 load_key_block(const indexer_query &at, uint64_t key, int block, bool by_words)
 {
     if (key >= at.n_seen)
         return make_uint4(0, 0, 0, 0);
-    return load_8_bf16(at.keys + key * at.key_row_stride + 32 * block + threadIdx.x % 4 * 8, by_words);
+    return load_8(at.keys + key * at.key_row_stride, 32 * block + threadIdx.x % 4 * 8, by_words);
 }
 
 /* One tile's products with NTILES * 8 heads; each block of fragments is replaced by the next tile's once it is used. */
@@ -43,8 +35,9 @@ static __device__ __forceinline__ void multiply_tile(const indexer_query &at, co
         const uint4 low = keys.low[b], high = keys.high[b];
 #pragma unroll
         for (int n = 0; n < NTILES; n++) {
-            mma_bf16(dots[n], low.x, high.x, low.y, high.y, q[b][n].x, q[b][n].y);
-            mma_bf16(dots[n], low.z, high.z, low.w, high.w, q[b][n].z, q[b][n].w);
+            const uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+            multiply_add(dots[n], first, q[b][n].x, q[b][n].y);
+            multiply_add(dots[n], second, q[b][n].z, q[b][n].w);
         }
         keys.low[b] = load_key_block(at, next_key, b, by_words);
         keys.high[b] = load_key_block(at, next_key + 8, b, by_words);
@@ -94,7 +87,7 @@ static __device__ __forceinline__ void score_keys(const indexer_query &at, uint6
         const uint16_t *head = at.q + (uint64_t)(first_head + 8 * n + lane / 4) * DSRI_INDEX_DIM;
 #pragma unroll
         for (int b = 0; b < FEATURE_BLOCKS; b++)
-            q[b][n] = load_8_bf16(head + 32 * b + t * 8, q_by_words);
+            q[b][n] = load_8(head, 32 * b + t * 8, q_by_words);
         weights[n][0] = at.weights[first_head + 8 * n + 2 * t];
         weights[n][1] = at.weights[first_head + 8 * n + 2 * t + 1];
     }

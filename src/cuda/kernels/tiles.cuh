@@ -1,0 +1,60 @@
+/* Moving BF16 values between memory, shared memory and tensor cores, for the attention and indexer kernels. */
+#ifndef DSRI_TILES_CUH
+#define DSRI_TILES_CUH
+
+#include "cuda/kernels/scalar.cuh"
+
+/* 8 BF16 values from feature f of a row on; zeros for a null row. Without by_words only 2-byte alignment is needed. */
+static __device__ __forceinline__ uint4 load_8(const uint16_t *row, uint32_t f, bool by_words)
+{
+    if (row == nullptr)
+        return make_uint4(0, 0, 0, 0);
+    if (by_words)
+        return *reinterpret_cast<const uint4 *>(row + f);
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        w[i] = row[f + 2 * i] | (uint32_t)row[f + 2 * i + 1] << 16;
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+static __device__ __forceinline__ bool is_finite_8(uint4 x)
+{
+    const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+    bool is_good = true;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        is_good = is_good && (w[i] & 0x7f80u) != 0x7f80u && (w[i] & 0x7f800000u) != 0x7f800000u;
+    return is_good;
+}
+
+/* 8 consecutive features of one row, as F32. */
+static __device__ __forceinline__ void widen_8(uint4 x, float *to)
+{
+    float4 *out = reinterpret_cast<float4 *>(to);
+    out[0] = make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
+                         __uint_as_float(x.y & 0xffff0000u));
+    out[1] = make_float4(__uint_as_float(x.z << 16), __uint_as_float(x.z & 0xffff0000u), __uint_as_float(x.w << 16),
+                         __uint_as_float(x.w & 0xffff0000u));
+}
+
+/* The same to one column of a [features][stride] array. */
+static __device__ __forceinline__ void store_column(uint4 x, float *to, int stride)
+{
+    const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        to[2 * i * stride] = __uint_as_float(w[i] << 16);
+        to[(2 * i + 1) * stride] = __uint_as_float(w[i] & 0xffff0000u);
+    }
+}
+
+/* d += a . b for a 16 x 16 and a 16 x 8 matrix of BF16, fragments as mma.m16n8k16 has them. */
+static __device__ __forceinline__ void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#endif
