@@ -10,6 +10,8 @@
  *
  * Views may be larger than needed, and only their dtype and byte length are looked at. Addresses must be multiples of
  * the element size, no more. Descriptors and row arrays are copied; operand memory must live until the work is done.
+ * kv_len, width, q_row, index_offset and output_offset of a row must fit 32 bits, and so must the slots (queries times
+ * width) of an attention call and the elements of a gather; other products must fit 64.
  * Shapes are row-major with the last dimension contiguous. */
 #ifndef DSROWS_OPS_H
 #define DSROWS_OPS_H
@@ -133,7 +135,7 @@ DSR_API dsr_status dsr_indexer_workspace(dsr_context *context, const dsr_indexer
  * nothing is emitted, that one row is zeros. */
 typedef struct dsr_compressor_row {
     dsr_view kv_state;    /* F32 [coff * ratio, coff * dim], coff = 2 for ratio 4 and 1 for ratio 128 */
-    dsr_view score_state; /* the same; a request's own, no two ranges of a call may overlap */
+    dsr_view score_state; /* the same; a request's own: no two views of a call may overlap, whole as they are */
     uint64_t token_row;
     uint64_t output_row;
     uint32_t start_pos; /* at 0 the state is initialised first (kv 0, score -inf); only a one-row call may start at 0 */
@@ -190,7 +192,7 @@ typedef struct dsr_copy_row {
     dsr_view destination; /* same dtype as source */
     uint64_t source_row;
     uint64_t destination_row; /* a ring slot (position mod window) or a compressed slot (window + position / ratio) */
-    uint64_t ring_rows;       /* 0: no ring */
+    uint64_t ring_rows;       /* 0: no ring; else destination must hold all of them */
     uint32_t n_copies;        /* 0: 1; at most ring_rows in a ring */
 } dsr_copy_row;
 
