@@ -88,6 +88,61 @@ static void test_3_overfull_bin(void **state)
     on_best_level(case_3);
 }
 
+/* 3, the other way round: one key a single step above a flood of equal ones, wherever it stands. */
+static void case_3_step(direct *d)
+{
+    enum { N = 1300, K = 32 };
+    static const int places[] = {0, 15, 16, 31, 33, 511, 512, 900, 1295, 1299};
+    static const float floods[] = {1.0f, -1.0f, 0x1p-60f, 0x1.fffffep+100f};
+    for (size_t f = 0; f < COUNT_OF(floods); f++) {
+        for (size_t p = 0; p < COUNT_OF(places); p++) {
+            float scores[N];
+            for (int t = 0; t < N; t++) {
+                scores[t] = floods[f];
+            }
+            scores[places[p]] = nextafterf(floods[f], INFINITY);
+            check_selection(d, scores, N, K);
+            scores[places[p]] = nextafterf(floods[f], -INFINITY);
+            check_selection(d, scores, N, K);
+        }
+    }
+}
+
+static void test_3_one_step_above_a_flood(void **state)
+{
+    (void)state;
+    on_every_level(case_3_step);
+}
+
+/* Weights that are all negative give scores of -0, which tie in order of their indices. */
+static void negative_zeros(direct *d)
+{
+    enum { N = 900, K = 512 };
+    uint16_t q[SCORE_HEADS * DSR_INDEX_DIM];
+    float weights[SCORE_HEADS], scores[N];
+    int32_t list[K];
+    uint16_t *keys = zeros(N * DSR_INDEX_DIM * sizeof *keys);
+    fill_bf16(q, COUNT_OF(q), BF16_ONE);
+    for (int h = 0; h < SCORE_HEADS; h++) {
+        weights[h] = -1.0f;
+    }
+    for (int t = 0; t < N; t++) { /* every third key has a positive dot and so a negative score */
+        keys[t * DSR_INDEX_DIM] = t % 3 == 1 ? BF16_ONE : t % 3 == 2 ? 0xbf80 : 0;
+        scores[t] = t % 3 == 1 ? -32.0f : -0.0f;
+    }
+    const score_row row = {keys, N};
+    assert_ok(d, encode_select(d, &row, 1, K, q, weights, list));
+    assert_ok(d, direct_run(d));
+    assert_list(list, K, scores, N);
+    free(keys);
+}
+
+static void test_negative_zeros(void **state)
+{
+    (void)state;
+    on_every_level(negative_zeros);
+}
+
 /* 4: one crowded bin of up to 32,768 keys, all different; every size also as a row of one call. */
 static void case_4(direct *d)
 {
@@ -673,6 +728,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_1_tie_flood),
         cmocka_unit_test(test_3_overfull_bin),
+        cmocka_unit_test(test_3_one_step_above_a_flood),
+        cmocka_unit_test(test_negative_zeros),
         cmocka_unit_test(test_4_crowded_bin),
         cmocka_unit_test(test_6_very_negative_scores),
         cmocka_unit_test(test_7_above_2_to_18_keys),

@@ -11,12 +11,12 @@ static dsr_status no_workspace(uint64_t *workspace_bytes)
 
 /* ---- gather ----------------------------------------------------------------------------------------------- */
 
-static const uint32_t gather_elements[] = {1, 3, 17, 512, 1001};
+static const uint32_t gather_elements[] = {1, 3, 17, 512, 1001, 40003};
 
 static void generate_gather(bit_case *c)
 {
-    c->n_rows = BIT_MAX_ROWS;
     c->row_elements = gather_elements[c->shape];
+    c->n_rows = c->row_elements > 10000 ? 8 : BIT_MAX_ROWS;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         random_stream random = random_open(c->seed, 100 * c->shape + r);
         c->rows[r].inputs[0] = bit_array_new(DSR_DTYPE_F32, c->row_elements);
@@ -60,7 +60,8 @@ static dsr_status encode_gather(bit_placement *p, dsr_context *context, dsr_enco
 }
 
 const bit_op bit_op_gather = {
-    "gather", 5, {"n1", "n3", "n17", "n512", "n1001"}, generate_gather, reference_gather, place_gather, encode_gather};
+    "gather",     6, {"n1", "n3", "n17", "n512", "n1001", "n40003"}, generate_gather, reference_gather, place_gather,
+    encode_gather};
 
 /* ---- copy ------------------------------------------------------------------------------------------------- */
 
@@ -68,23 +69,23 @@ enum { SOURCE = 0, DESTINATION = 1 };
 
 static const struct {
     dsr_dtype dtype;
-    uint32_t row_elements, ring_rows, max_copies;
+    uint32_t row_elements, ring_rows, max_copies, n_rows;
 } copy_shapes[] = {
-    {DSR_DTYPE_BF16, 512, 128, 1}, {DSR_DTYPE_BF16, 512, 0, 1}, {DSR_DTYPE_F32, 3, 7, 7},
-    {DSR_DTYPE_U8, 5, 0, 9},       {DSR_DTYPE_I32, 128, 4, 4},
+    {DSR_DTYPE_BF16, 512, 128, 1, 33}, {DSR_DTYPE_BF16, 512, 0, 1, 64}, {DSR_DTYPE_F32, 3, 7, 7, 64},
+    {DSR_DTYPE_U8, 5, 0, 9, 64},       {DSR_DTYPE_I32, 128, 4, 4, 64},  {DSR_DTYPE_BF16, 512, 128, 128, 8},
 };
 
 static void generate_copy(bit_case *c)
 {
     const uint32_t ring = copy_shapes[c->shape].ring_rows, max_copies = copy_shapes[c->shape].max_copies;
 
-    c->n_rows = ring == 128 ? 33 : BIT_MAX_ROWS;
+    c->n_rows = copy_shapes[c->shape].n_rows;
     c->row_elements = copy_shapes[c->shape].row_elements;
     c->dtype = copy_shapes[c->shape].dtype;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         bit_row *row = &c->rows[r];
         random_stream random = random_open(c->seed, 100 * c->shape + r);
-        row->n_copies = 1 + r % max_copies;
+        row->n_copies = max_copies > 16 ? max_copies - r : 1 + r % max_copies;
         row->ring_rows = ring;
         row->destination_row = random_below(&random, ring ? ring : 20);
         const size_t destination_rows = ring ? ring : (size_t)row->destination_row + row->n_copies + r % 3;
@@ -154,10 +155,11 @@ static dsr_status encode_copy(bit_placement *p, dsr_context *context, dsr_encode
     return dsr_encode_copy(encoder, &desc);
 }
 
-const bit_op bit_op_copy = {"copy",
-                            5,
-                            {"ring-bf16-512", "slot-bf16-512", "ring-f32-3", "slot-u8-5", "ring-i32-128"},
-                            generate_copy,
-                            reference_copy,
-                            place_copy,
-                            encode_copy};
+const bit_op bit_op_copy = {
+    "copy",
+    6,
+    {"ring-bf16-512", "slot-bf16-512", "ring-f32-3", "slot-u8-5", "ring-i32-128", "long-ring-bf16-512"},
+    generate_copy,
+    reference_copy,
+    place_copy,
+    encode_copy};
