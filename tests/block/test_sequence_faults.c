@@ -194,12 +194,58 @@ static void truncation_after_a_broken_run(void **state)
     block_close(&f);
 }
 
+static void assert_same_state(const dsr_sequence *a, const dsr_sequence *b)
+{
+    block_state state = block_save(b);
+    state.max_context = dsr_sequence_max_context(a);
+    block_assert_unchanged(a, &state);
+}
+
+/* As far back as a sequence remembers, from every place in a group: what the rings and histories must just still hold.
+ */
+static void deepest_truncations_of(dsr_layer_kind kind)
+{
+    block_fixture f;
+    block_open(&f, kind, NULL, NULL);
+    dsr_sequence *far = block_sequence(&f, 250), *plain = block_sequence(&f, 250);
+    assert_ok(block_prefill(&f, far, 188));
+    assert_ok(block_prefill(&f, plain, 124));
+    for (int i = 0; i < 8; i++) {
+        dsr_sequence *back = NULL, *next = NULL;
+        float expected[3 * BLOCK_HIDDEN];
+        assert_ok(dsr_sequence_fork(far, &back));
+        assert_ok(dsr_sequence_fork(plain, &next));
+        assert_ok(dsr_sequence_truncate(back, DSR_MAX_TRUNCATE_TOKENS));
+        assert_same_state(back, plain);
+        assert_ok(block_prefill(&f, next, 3));
+        memcpy(expected, dsr_buffer_data(f.output), sizeof expected);
+        assert_ok(block_prefill(&f, back, 3));
+        assert_memory_equal(dsr_buffer_data(f.output), expected, sizeof expected);
+        assert_same_state(back, next);
+        dsr_sequence_destroy(back);
+        dsr_sequence_destroy(next);
+        assert_ok(block_prefill(&f, far, 1));
+        assert_ok(block_prefill(&f, plain, 1));
+    }
+    dsr_sequence_destroy(far);
+    dsr_sequence_destroy(plain);
+    block_close(&f);
+}
+
+static void deepest_truncations(void **state)
+{
+    (void)state;
+    deepest_truncations_of(DSR_LAYER_WINDOW);
+    deepest_truncations_of(DSR_LAYER_RATIO_4);
+    deepest_truncations_of(DSR_LAYER_RATIO_128);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(allocations_of_a_layer),        cmocka_unit_test(allocations),
         cmocka_unit_test(runs_that_break_off),           cmocka_unit_test(steady_states),
-        cmocka_unit_test(truncation_after_a_broken_run),
+        cmocka_unit_test(truncation_after_a_broken_run), cmocka_unit_test(deepest_truncations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
