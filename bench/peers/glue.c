@@ -123,24 +123,28 @@ void glue_gather(const void *pool, uint32_t row_bytes, const int32_t *indices, u
         memcpy((char *)out + (size_t)i * row_bytes, (const char *)pool + (size_t)indices[i] * row_bytes, row_bytes);
 }
 
-static void put_weights(float tile[LANES][LANES], int is_bf16, void *p, size_t at)
+static void put_weights(const float *tile, int is_bf16, void *p, size_t at)
 {
+    uint16_t rounded[LANES * LANES];
+    for (uint32_t x = 0; is_bf16 && x < LANES * LANES; x++)
+        rounded[x] = glue_to_bf16(tile[x]);
     for (uint32_t j = 0; j < LANES; j++) {
         float *wide = (float *)p + at + (size_t)j * N_SLOTS;
         uint16_t *narrow = (uint16_t *)p + at + (size_t)j * N_SLOTS;
         if (is_bf16)
             for (uint32_t i = 0; i < LANES; i++)
-                narrow[i] = glue_to_bf16(tile[i][j]);
+                narrow[i] = rounded[i * LANES + j];
         else
             for (uint32_t i = 0; i < LANES; i++)
-                wide[i] = tile[i][j];
+                wide[i] = tile[i * LANES + j];
     }
 }
 
+/* 16 slots of 16 heads at a time; one loop over all of a tile is what compilers make vector calls of expf from. */
 static void softmax_lanes(const float *logits, float scale, const float *sinks, int is_bf16, void *p, size_t at,
                           float *inverse)
 {
-    float most[LANES], sum[LANES], tile[LANES][LANES];
+    float most[LANES], sum[LANES], tile[LANES * LANES];
     for (uint32_t j = 0; j < LANES; j++)
         most[j] = -FLT_MAX;
     for (uint32_t s = 0; s < N_SLOTS; s++)
@@ -152,10 +156,13 @@ static void softmax_lanes(const float *logits, float scale, const float *sinks, 
     }
     for (uint32_t s = 0; s < N_SLOTS; s += LANES) {
         for (uint32_t i = 0; i < LANES; i++)
-            for (uint32_t j = 0; j < LANES; j++) {
-                tile[i][j] = expf(logits[(s + i) * N_HEADS + j] * scale - most[j]);
-                sum[j] += tile[i][j];
-            }
+            for (uint32_t j = 0; j < LANES; j++)
+                tile[i * LANES + j] = logits[(s + i) * N_HEADS + j] * scale - most[j];
+        for (uint32_t x = 0; x < LANES * LANES; x++)
+            tile[x] = expf(tile[x]);
+        for (uint32_t i = 0; i < LANES; i++)
+            for (uint32_t j = 0; j < LANES; j++)
+                sum[j] += tile[i * LANES + j];
         put_weights(tile, is_bf16, p, at + s);
     }
     for (uint32_t j = 0; j < LANES; j++)
@@ -171,8 +178,8 @@ void glue_softmax(const float *logits, uint32_t first, uint32_t n, float scale, 
 
 void glue_output(const float *values, uint32_t n_heads, const float *inverse, uint16_t *output)
 {
-    for (uint32_t h = 0; h < n_heads; h++)
-        for (uint32_t d = 0; d < HEAD_DIM; d++)
+    for (size_t h = 0; h < n_heads; h++)
+        for (size_t d = 0; d < HEAD_DIM; d++)
             output[h * HEAD_DIM + d] = glue_to_bf16(values[h * HEAD_DIM + d] * inverse[h]);
 }
 

@@ -76,16 +76,15 @@ static void products_bf16(const void *keys, uint32_t n_keys, uint32_t dim, const
     (dim == INDEX_DIM ? bf16.key : bf16.slot)(packed, keys, out);
 }
 
-/* [n, 512] to [n / 2, 512, 2]. */
+/* [n, 512] to [n / 2, 512, 2], as words of two (little-endian, like every machine that libxsmm knows). */
 static void pack_values_bf16(const void *slots, uint32_t n, void *packed)
 {
-    const uint16_t *from = slots;
-    uint16_t *to = packed;
-    for (uint32_t s = 0; s < n; s += 2)
-        for (uint32_t d = 0; d < HEAD_DIM; d++) {
-            to[s * HEAD_DIM + 2 * d] = from[s * HEAD_DIM + d];
-            to[s * HEAD_DIM + 2 * d + 1] = from[(s + 1) * HEAD_DIM + d];
-        }
+    for (uint32_t s = 0; s < n; s += 2) {
+        const uint16_t *first = (const uint16_t *)slots + (size_t)s * HEAD_DIM, *second = first + HEAD_DIM;
+        uint32_t *restrict to = (uint32_t *)packed + (size_t)s / 2 * HEAD_DIM;
+        for (size_t d = 0; d < HEAD_DIM; d++)
+            to[d] = first[d] | (uint32_t)second[d] << 16;
+    }
 }
 
 static void mix_f32(const void *p, uint32_t n_heads, const void *values, float *out)
