@@ -67,6 +67,11 @@ function(dsr_add_gpu_programs)
     add_executable(dsrows_gpu_check ${PROJECT_SOURCE_DIR}/tests/gpu/gpu_check.c ${support})
     target_include_directories(dsrows_gpu_check PRIVATE ${PROJECT_SOURCE_DIR}/tests/support)
     target_link_libraries(dsrows_gpu_check PRIVATE dsrows_static dsrows_reference dsrows_flags m)
+    add_executable(dsrows_gpu_block ${PROJECT_SOURCE_DIR}/tests/gpu/gpu_block.c
+        ${PROJECT_SOURCE_DIR}/tests/block/synthetic_layer.c
+        ${PROJECT_SOURCE_DIR}/tests/support/patterns.c ${PROJECT_SOURCE_DIR}/tests/support/random.c)
+    target_include_directories(dsrows_gpu_block PRIVATE ${PROJECT_SOURCE_DIR}/tests/support)
+    target_link_libraries(dsrows_gpu_block PRIVATE dsrows_static dsrows_flags m)
     add_executable(dsrows_gpu_bench ${PROJECT_SOURCE_DIR}/bench/gpu_bench.c)
     target_link_libraries(dsrows_gpu_bench PRIVATE dsrows_static dsrows_flags m)
 endfunction()
