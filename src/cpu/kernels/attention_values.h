@@ -160,14 +160,6 @@ add_chunk_all_heads(const attention_query *a, chunk_rule rule, size_t c, uint32_
     widen_values(&next, next.n_pairs, next.n_pairs);
 }
 
-/* +0 where the quotient, or what it rounds to, is not finite. */
-static inline vf finite_quotient(vf numerator, vf denominator)
-{
-    const vf limit = vf_from_bits(vi_set1(0x7f7f8000u)); /* the least that rounds to infinity in BF16 */
-    const vf quotient = vf_div(numerator, denominator);
-    return vf_select(vm_lt(vf_abs(quotient), limit), quotient, vf_zero());
-}
-
 static inline void store_output(const attention_query *a, uint32_t feature, const value_scratch *scratch)
 {
     for (uint32_t h = 0; h < a->n_heads; h++) {

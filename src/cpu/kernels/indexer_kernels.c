@@ -3,23 +3,19 @@
  * Lanes are heads. The inner loop keeps the products of one panel of the packed query with TILE_KEYS keys in registers,
  * while it widens keys that later tiles take. The panels pass a block of keys in turn. The sum over heads starts with
  * heads in different vectors, and ends across lanes for VF_LANES keys at once. */
+#include "cpu/kernels/indexer_query.h"
 #include "cpu/kernels/top_k.h"
-#include "ops/op_plans.h"
 
 enum {
     MAX_PANEL_VECTORS = DSRI_VEC == DSRI_VEC_avx512 || DSRI_VEC == DSRI_VEC_neon ? 4 : 2,
     TILE_KEYS = 6,
     BLOCK_KEYS = 48, /* a multiple of TILE_KEYS and of DSRI_SCORE_BLOCK */
-    TASK_KEYS = 4 * BLOCK_KEYS,
     HALF_DIM = DSRI_INDEX_DIM / 2,
-    MAX_HEADS = 128,
     RING_KEYS = 2 * BLOCK_KEYS,
     /* Keys widened during one tile, of which a block has 8 for 64 heads with AVX-512, 32 with AVX2 and NEON. */
     WIDEN_KEYS = DSRI_VEC == DSRI_VEC_avx512 ? 8 : 2,
     WIDEN_FEATURES = 2 * WIDEN_KEYS /* at each of the HALF_DIM steps of a tile */
 };
-
-enum { PHASE_PACK, PHASE_SCORE, PHASE_SELECT, N_PHASES };
 
 typedef struct score_scratch {
     float keys[RING_KEYS * DSRI_INDEX_DIM]; /* widened: [key modulo RING_KEYS][even features, then odd ones] */
@@ -28,82 +24,7 @@ typedef struct score_scratch {
     float maxima[BLOCK_KEYS / DSRI_SCORE_BLOCK];
 } score_scratch;
 
-_Static_assert(sizeof(score_scratch) <= DSRI_SCRATCH_BYTES, "scratch");
-
-/* One query of a row. */
-typedef struct query {
-    const uint16_t *q;
-    const float *weights;
-    uint64_t n_causal;
-    float *packed_q; /* [panel][feature][head of the panel] */
-    float *scores;
-    float *block_maxima;
-    uint64_t n_blocks;
-} query;
-
-static uint64_t causal_keys(const dsri_indexer_row_plan *row, uint32_t i)
-{
-    return ((uint64_t)row->start_pos + i + 1) / row->ratio;
-}
-
-static query query_of(const dsri_indexer_plan *plan, const dsri_indexer_row_plan *row, uint32_t i)
-{
-    const dsri_indexer_region region =
-        dsri_indexer_region_of(causal_keys(row, row->n_queries - 1), plan->n_heads, plan->top_k);
-    uint8_t *base = row->workspace + i * region.size_bytes;
-    query x;
-    x.q = row->q + (size_t)i * plan->n_heads * DSRI_INDEX_DIM;
-    x.weights = row->weights + (size_t)i * plan->n_heads;
-    x.n_causal = causal_keys(row, i);
-    x.packed_q = (void *)(base + region.packed_q);
-    x.scores = row->scores ? row->scores + i * row->kv_len : (void *)(base + region.scores);
-    x.block_maxima = (void *)(base + region.block_maxima);
-    x.n_blocks = region.n_blocks;
-    return x;
-}
-
-/* ---- tasks: one query each, and for the scores one range of keys of a query --------------------------------- */
-
-/* Scores that each query of the row writes. */
-static uint64_t row_scores(const dsri_indexer_row_plan *row)
-{
-    return row->scores ? row->kv_len : causal_keys(row, row->n_queries - 1);
-}
-
-/* A score task is TASK_KEYS << task_shift() keys: few enough for many threads, more in a long row, and as many as it
- * takes for the tasks of 64 such rows to stay below 2^32. */
-static unsigned task_shift(const dsri_indexer_row_plan *row)
-{
-    const uint64_t n = row_scores(row) / TASK_KEYS;
-    unsigned shift = 0;
-    while (shift < 2 && n >> shift >= 128) {
-        shift++;
-    }
-    while (n * row->n_queries >> shift > UINT64_C(1) << 25) {
-        shift++;
-    }
-    return shift;
-}
-
-static uint64_t query_tasks(const dsri_indexer_row_plan *row, uint32_t phase)
-{
-    if (phase != PHASE_SCORE) {
-        return 1;
-    }
-    const unsigned shift = task_shift(row);
-    const uint64_t n = (row_scores(row) + TASK_KEYS - 1) / TASK_KEYS;
-    return (n + (UINT64_C(1) << shift) - 1) >> shift;
-}
-
-static uint32_t n_tasks(const void *plan, uint32_t phase)
-{
-    const dsri_indexer_plan *p = plan;
-    uint64_t n = 0;
-    for (uint32_t r = 0; r < p->n_rows; r++) {
-        n += p->rows[r].n_queries * query_tasks(&p->rows[r], phase);
-    }
-    return (uint32_t)n;
-}
+_Static_assert(sizeof(score_scratch) <= DSRI_SCRATCH_BYTES && TASK_KEYS % BLOCK_KEYS == 0, "scratch, blocks of a task");
 
 /* ---- pack --------------------------------------------------------------------------------------------------- */
 
@@ -328,21 +249,7 @@ static void finish_block(score_scratch *s, uint32_t n_panels, uint32_t n)
             vf_store(s->sums + i, vf_add(vf_load(s->sums + i), vf_load(s->sums + half * panel_size + i)));
         }
     }
-    for (uint32_t t = 0; t < BLOCK_KEYS; t += VF_LANES) {
-        vf x[VF_LANES];
-        VEC_UNROLL
-        for (uint32_t j = 0; j < VF_LANES; j++) {
-            x[j] = vf_load(s->sums + (t + j) * VF_LANES);
-        }
-        const vf sum = vf_halving_sums(x);
-        vf_store(s->scores + t, vf_select(vm_not_finite(sum), vf_set1(-INFINITY), sum));
-    }
-    for (uint32_t t = n; t < BLOCK_KEYS; t++) {
-        s->scores[t] = -INFINITY;
-    }
-    for (uint32_t b = 0; b < BLOCK_KEYS / DSRI_SCORE_BLOCK; b++) {
-        s->maxima[b] = greatest_of(s->scores + b * DSRI_SCORE_BLOCK, DSRI_SCORE_BLOCK);
-    }
+    finish_scores(s->sums, BLOCK_KEYS, n, s->scores, s->maxima);
 }
 
 /* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of BLOCK_KEYS. */
@@ -373,23 +280,16 @@ static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_
 static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
 {
     const dsri_indexer_plan *p = plan;
-    const dsri_indexer_row_plan *row = p->rows;
-    uint64_t left = task;
-    for (; left >= row->n_queries * query_tasks(row, phase); row++) {
-        left -= row->n_queries * query_tasks(row, phase);
-    }
-    const uint64_t tasks = query_tasks(row, phase);
-    const uint32_t i = (uint32_t)(left / tasks);
-    const query x = query_of(p, row, i);
+    const indexer_task t = find_task(p, phase, task);
+    const query x = query_of(p, t.row, t.index);
 
     if (phase == PHASE_PACK) {
         pack_query(&x, p->n_heads);
     } else if (phase == PHASE_SCORE) {
-        const uint64_t n = (uint64_t)TASK_KEYS << task_shift(row), first = left % tasks * n, end = first + n;
-        score_keys(row, &x, p->n_heads, first, end < row_scores(row) ? end : row_scores(row), scratch);
+        const key_range keys = task_keys(&t);
+        score_keys(t.row, &x, p->n_heads, keys.first, keys.end, scratch);
     } else {
-        select_top_k(x.scores, x.n_causal, x.block_maxima, x.n_blocks, p->top_k, row->offset,
-                     row->output + i * row->output_stride, scratch);
+        select_keys(p, &t, &x, scratch);
     }
 }
 

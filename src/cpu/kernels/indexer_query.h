@@ -1,0 +1,147 @@
+/* One query of an indexer plan as the kernels see it, how it is cut into tasks, and what all kernels share. */
+#ifndef DSRI_INDEXER_QUERY_H
+#define DSRI_INDEXER_QUERY_H
+
+#include "cpu/kernels/top_k.h"
+#include "ops/op_plans.h"
+
+enum { TASK_KEYS = 192, MAX_HEADS = 128 };
+
+enum { PHASE_PACK, PHASE_SCORE, PHASE_SELECT, N_PHASES };
+
+/* One query of a row. */
+typedef struct query {
+    const uint16_t *q;
+    const float *weights;
+    uint64_t n_causal;
+    float *packed_q; /* in the kernel's order */
+    float *scores;
+    float *block_maxima;
+    uint64_t n_blocks;
+} query;
+
+static inline uint64_t causal_keys(const dsri_indexer_row_plan *row, uint32_t i)
+{
+    return ((uint64_t)row->start_pos + i + 1) / row->ratio;
+}
+
+static inline query query_of(const dsri_indexer_plan *plan, const dsri_indexer_row_plan *row, uint32_t i)
+{
+    const dsri_indexer_region region =
+        dsri_indexer_region_of(causal_keys(row, row->n_queries - 1), plan->n_heads, plan->top_k);
+    uint8_t *base = row->workspace + i * region.size_bytes;
+    query x;
+    x.q = row->q + (size_t)i * plan->n_heads * DSRI_INDEX_DIM;
+    x.weights = row->weights + (size_t)i * plan->n_heads;
+    x.n_causal = causal_keys(row, i);
+    x.packed_q = (void *)(base + region.packed_q);
+    x.scores = row->scores ? row->scores + i * row->kv_len : (void *)(base + region.scores);
+    x.block_maxima = (void *)(base + region.block_maxima);
+    x.n_blocks = region.n_blocks;
+    return x;
+}
+
+/* ---- tasks: one query each, and for the scores one range of keys of a query --------------------------------- */
+
+/* Scores that each query of the row writes. */
+static inline uint64_t row_scores(const dsri_indexer_row_plan *row)
+{
+    return row->scores ? row->kv_len : causal_keys(row, row->n_queries - 1);
+}
+
+/* A score task is TASK_KEYS << task_shift() keys: few enough for many threads, more in a long row, and as many as it
+ * takes for the tasks of 64 such rows to stay below 2^32. */
+static inline unsigned task_shift(const dsri_indexer_row_plan *row)
+{
+    const uint64_t n = row_scores(row) / TASK_KEYS;
+    unsigned shift = 0;
+    while (shift < 2 && n >> shift >= 128) {
+        shift++;
+    }
+    while (n * row->n_queries >> shift > UINT64_C(1) << 25) {
+        shift++;
+    }
+    return shift;
+}
+
+static inline uint64_t query_tasks(const dsri_indexer_row_plan *row, uint32_t phase)
+{
+    if (phase != PHASE_SCORE) {
+        return 1;
+    }
+    const unsigned shift = task_shift(row);
+    const uint64_t n = (row_scores(row) + TASK_KEYS - 1) / TASK_KEYS;
+    return (n + (UINT64_C(1) << shift) - 1) >> shift;
+}
+
+static inline uint32_t n_tasks(const void *plan, uint32_t phase)
+{
+    const dsri_indexer_plan *p = plan;
+    uint64_t n = 0;
+    for (uint32_t r = 0; r < p->n_rows; r++) {
+        n += p->rows[r].n_queries * query_tasks(&p->rows[r], phase);
+    }
+    return (uint32_t)n;
+}
+
+/* A task of a phase: number `part` of those of query `index` of the row. */
+typedef struct indexer_task {
+    const dsri_indexer_row_plan *row;
+    uint32_t index;
+    uint64_t part;
+} indexer_task;
+
+static inline indexer_task find_task(const dsri_indexer_plan *plan, uint32_t phase, uint32_t task)
+{
+    const dsri_indexer_row_plan *row = plan->rows;
+    uint64_t left = task;
+    for (; left >= row->n_queries * query_tasks(row, phase); row++) {
+        left -= row->n_queries * query_tasks(row, phase);
+    }
+    const uint64_t tasks = query_tasks(row, phase);
+    return (indexer_task){row, (uint32_t)(left / tasks), left % tasks};
+}
+
+/* The keys of a score task. */
+typedef struct key_range {
+    uint64_t first;
+    uint64_t end;
+} key_range;
+
+static inline key_range task_keys(const indexer_task *t)
+{
+    const uint64_t n = (uint64_t)TASK_KEYS << task_shift(t->row), first = t->part * n, end = row_scores(t->row);
+    return (key_range){first, first + n < end ? first + n : end};
+}
+
+/* ---- the last steps of a block of scores -------------------------------------------------------------------- */
+
+/* Scores of n keys and the maxima of 16, from sums [n_padded][VF_LANES]. From n on the scores are -inf. n_padded is a
+ * multiple of DSRI_SCORE_BLOCK. */
+static inline void finish_scores(const float *sums, uint32_t n_padded, uint32_t n, float *scores, float *maxima)
+{
+    for (uint32_t t = 0; t < n_padded; t += VF_LANES) {
+        vf x[VF_LANES];
+        VEC_UNROLL
+        for (uint32_t j = 0; j < VF_LANES; j++) {
+            x[j] = vf_load(sums + (t + j) * VF_LANES);
+        }
+        const vf sum = vf_halving_sums(x);
+        vf_store(scores + t, vf_select(vm_not_finite(sum), vf_set1(-INFINITY), sum));
+    }
+    for (uint32_t t = n; t < n_padded; t++) {
+        scores[t] = -INFINITY;
+    }
+    for (uint32_t b = 0; b < n_padded / DSRI_SCORE_BLOCK; b++) {
+        maxima[b] = greatest_of(scores + b * DSRI_SCORE_BLOCK, DSRI_SCORE_BLOCK);
+    }
+}
+
+/* The task's list. */
+static inline void select_keys(const dsri_indexer_plan *plan, const indexer_task *t, const query *x, void *scratch)
+{
+    select_top_k(x->scores, x->n_causal, x->block_maxima, x->n_blocks, plan->top_k, t->row->offset,
+                 t->row->output + t->index * t->row->output_stride, scratch);
+}
+
+#endif
