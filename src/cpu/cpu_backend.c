@@ -8,6 +8,7 @@
 #include "cpu/pool.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -78,6 +79,17 @@ static dsr_status choose_isa(dsr_context *context, dsr_isa wanted)
     return DSR_OK;
 }
 
+/* Features that kernels of this context may use beyond their instruction set's own. */
+static uint32_t usable_features(const dsr_context *context)
+{
+    uint32_t features = dsri_without_features(dsri_cpu_features(), getenv("DSR_WITHOUT"));
+    if (context->exactness != DSR_EXACT_ROW || context->isa != DSR_ISA_AVX512)
+        return features & ~(uint32_t)DSRI_CPU_AMX_BF16;
+    if (features & DSRI_CPU_AMX_BF16 && !dsri_ask_for_tiles())
+        features &= ~(uint32_t)DSRI_CPU_AMX_BF16;
+    return features;
+}
+
 static void close_device(void *device, int is_forked)
 {
     cpu_device *cpu = device;
@@ -117,8 +129,9 @@ static dsr_status open_device(dsr_context *context, const dsr_context_desc *desc
                         .n_threads = context->n_threads,
                         .parallel = desc->parallel,
                         .parallel_user = desc->parallel_user};
+    const uint32_t features = usable_features(context);
     for (int op = 0; op < DSRI_N_OPS; op++)
-        cpu->candidates[op] = dsri_find_candidates((dsri_op)op, context->isa, context->exactness, dsri_cpu_features());
+        cpu->candidates[op] = dsri_find_candidates((dsri_op)op, context->isa, context->exactness, features);
     status = allocate_workers(cpu);
     if (status == DSR_OK && !cpu->parallel && cpu->n_threads > 1)
         status =

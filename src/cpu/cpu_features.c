@@ -3,6 +3,11 @@
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 #endif
+#include <string.h>
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 enum {
     LEAF1_ECX_FMA = 1 << 12,
@@ -11,9 +16,12 @@ enum {
     LEAF7_EBX_AVX512F = 1 << 16,
     LEAF7_EBX_AVX512DQ = 1 << 17,
     LEAF7_EBX_AVX512BW = 1 << 30,
+    LEAF7_EDX_AMX_BF16 = 1 << 22,
+    LEAF7_EDX_AMX_TILE = 1 << 24,
     LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
-    XCR0_YMM = 0x06, /* XMM and the upper halves of YMM */
-    XCR0_ZMM = 0xe6  /* and mask registers, upper halves of ZMM0-15, ZMM16-31 */
+    XCR0_YMM = 0x06,     /* XMM and the upper halves of YMM */
+    XCR0_ZMM = 0xe6,     /* and mask registers, upper halves of ZMM0-15, ZMM16-31 */
+    XCR0_TILES = 3 << 17 /* their configuration, their data */
 };
 static const uint32_t leaf7_ebx_avx512vl = (uint32_t)1 << 31;
 
@@ -37,6 +45,9 @@ uint32_t dsri_features_of_cpuid(const dsri_cpuid *cpuid)
         features |= DSRI_CPU_AVX512VL;
     if (cpuid->leaf7_1_eax & LEAF7_1_EAX_AVX512_BF16)
         features |= DSRI_CPU_AVX512_BF16;
+    const uint32_t amx = LEAF7_EDX_AMX_TILE | LEAF7_EDX_AMX_BF16;
+    if ((cpuid->xcr0 & XCR0_TILES) == XCR0_TILES && (cpuid->leaf7_edx & amx) == amx)
+        features |= DSRI_CPU_AMX_BF16;
     return features;
 }
 
@@ -59,6 +70,7 @@ uint32_t dsri_cpu_features(void)
         cpuid.xcr0 = read_xcr0();
     if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
         cpuid.leaf7_ebx = ebx;
+        cpuid.leaf7_edx = edx;
         if (eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx))
             cpuid.leaf7_1_eax = eax;
     }
@@ -80,6 +92,32 @@ uint32_t dsri_cpu_features(void)
 }
 
 #endif
+
+int dsri_ask_for_tiles(void)
+{
+#if defined(__x86_64__) && defined(__linux__) && defined(SYS_arch_prctl)
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return 0;
+#endif
+}
+
+uint32_t dsri_without_features(uint32_t features, const char *list)
+{
+    static const struct {
+        const char *name;
+        uint32_t feature;
+    } names[] = {{"avx512_bf16", DSRI_CPU_AVX512_BF16}, {"amx_bf16", DSRI_CPU_AMX_BF16}};
+    while (list && *list != '\0') {
+        const size_t length = strcspn(list, ",");
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+            if (strlen(names[i].name) == length && strncmp(names[i].name, list, length) == 0)
+                features &= ~names[i].feature;
+        list += length + (list[length] == ',');
+    }
+    return features;
+}
 
 uint32_t dsri_isa_features(dsr_isa isa)
 {

@@ -13,13 +13,15 @@ enum {
     DSRI_CPU_AVX512DQ = 1 << 4,
     DSRI_CPU_AVX512VL = 1 << 5,
     DSRI_CPU_AVX512_BF16 = 1 << 6,
-    DSRI_CPU_NEON = 1 << 7
+    DSRI_CPU_NEON = 1 << 7,
+    DSRI_CPU_AMX_BF16 = 1 << 8 /* tiles included; the system wants to be asked before their first use */
 };
 
 /* What CPUID and XGETBV report on x86. */
 typedef struct dsri_cpuid {
     uint32_t leaf1_ecx;
     uint32_t leaf7_ebx;
+    uint32_t leaf7_edx;
     uint32_t leaf7_1_eax;
     uint64_t xcr0; /* 0 if the system has not switched XSAVE on */
 } dsri_cpuid;
@@ -27,6 +29,14 @@ typedef struct dsri_cpuid {
 uint32_t dsri_features_of_cpuid(const dsri_cpuid *cpuid);
 /* The features of this machine. */
 uint32_t dsri_cpu_features(void);
+
+/* Asks the system for the tile registers of AMX, on behalf of all threads of the process, now and later. 0 if it does
+ * not grant them. Asking again costs one system call. */
+int dsri_ask_for_tiles(void);
+
+/* The features left of `features` when those named in `list` are refused: "avx512_bf16", "amx_bf16", with commas in
+ * between. Null refuses nothing; other words are left out of account. */
+uint32_t dsri_without_features(uint32_t features, const char *list);
 
 /* Features that an instruction set needs, all of them. */
 uint32_t dsri_isa_features(dsr_isa isa);

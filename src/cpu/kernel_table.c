@@ -14,13 +14,21 @@ DSRI_ALL_OPS(DECLARE_KERNEL, avx512)
 #ifdef DSRI_HAVE_NEON
 DSRI_ALL_OPS(DECLARE_KERNEL, neon)
 #endif
+#ifdef DSRI_HAVE_AVX512BF16
+DSRI_ROW_OPS(DECLARE_KERNEL, avx512bf16)
+#endif
+#ifdef DSRI_HAVE_AMXBF16
+DSRI_ROW_OPS(DECLARE_KERNEL, amxbf16)
+#endif
 
 typedef struct kernel_line {
     const dsri_cpu_kernel *kernel;
     uint32_t features; /* needed beyond those of the kernel's instruction set */
 } kernel_line;
 
-#define KERNEL_LINE(symbol, isa) {&dsri_kernel_##symbol##__##isa, 0},
+#define KERNEL_LINE(symbol, isa)      {&dsri_kernel_##symbol##__##isa, 0},
+#define AVX512BF16_LINE(symbol, unit) {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AVX512_BF16},
+#define AMXBF16_LINE(symbol, unit)    {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AMX_BF16},
 
 static const kernel_line lines[] = {DSRI_ALL_OPS(KERNEL_LINE, scalar)
 #ifdef DSRI_HAVE_AVX2
@@ -31,6 +39,12 @@ static const kernel_line lines[] = {DSRI_ALL_OPS(KERNEL_LINE, scalar)
 #endif
 #ifdef DSRI_HAVE_NEON
                                                 DSRI_ALL_OPS(KERNEL_LINE, neon)
+#endif
+#ifdef DSRI_HAVE_AVX512BF16
+                                                    DSRI_ROW_OPS(AVX512BF16_LINE, avx512bf16)
+#endif
+#ifdef DSRI_HAVE_AMXBF16
+                                                        DSRI_ROW_OPS(AMXBF16_LINE, amxbf16)
 #endif
 };
 

@@ -1,7 +1,9 @@
-/* The bit matrix on a CUDA device, as one plain program without a test library, for machines that have nothing else:
- *   dsrows_gpu_check [OP...]
- * Device-exact results against the reference; row-exact ones against the row run alone and, for accuracy, against the
- * reference. Exit 0 if all agree, 1 if not, 77 if there is no device. */
+/* The bit matrix on a CUDA device, or on the CPU, as one plain program without a test library, for machines that have
+ * nothing else:
+ *   dsrows_gpu_check [cpu] [OP...]
+ * Device-exact results against the reference; row-exact ones against the row run alone. On the CPU the row run alone
+ * has one thread, the others have four; DSR_WITHOUT=amx_bf16 or avx512_bf16,amx_bf16 chooses among the row-exact
+ * kernels. Exit 0 if all agree, 1 if not, 77 if there is no device. */
 #include "bit_cases.h"
 #include "random.h"
 
@@ -52,15 +54,15 @@ static void check_device_exact(const bit_case *c, const bit_results *expected, d
 }
 
 /* Rows run alone give the expected bits of every joint run. */
-static void check_row_exact(const bit_case *c, dsr_context *context)
+static void check_row_exact(const bit_case *c, dsr_context *alone_context, dsr_context *context)
 {
     bit_results alone = {.n_rows = c->n_rows};
     char text[BIT_TEXT_BYTES] = "";
     const bit_layout plain = {.poison = 0x55};
     const bit_run run = {.n_replays = 1};
     for (uint32_t r = 0; r < c->n_rows; r++) {
-        bit_placement *p = bit_place(c, &r, 1, &plain, context, text);
-        bit_results *one = p ? bit_execute_read(p, context, &run, text) : NULL;
+        bit_placement *p = bit_place(c, &r, 1, &plain, alone_context, text);
+        bit_results *one = p ? bit_execute_read(p, alone_context, &run, text) : NULL;
         if (!one) {
             report(c, 1, "row-exact, alone", -1, text);
             return;
@@ -76,23 +78,29 @@ static void check_row_exact(const bit_case *c, dsr_context *context)
             bit_array_free(&alone.outputs[r][i]);
 }
 
-static int is_wanted(const char *name, int argc, char **argv)
+static int is_wanted(const char *name, int n, char **names)
 {
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], name) == 0)
+    for (int i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
             return 1;
-    return argc == 1;
+    return n == 0;
 }
 
-static void check_op(const struct bit_op *op, dsr_context *exact, dsr_context *row)
+typedef struct check_contexts {
+    dsr_context *exact;
+    dsr_context *row_alone;
+    dsr_context *row; /* may be row_alone */
+} check_contexts;
+
+static void check_op(const struct bit_op *op, const check_contexts *contexts)
 {
     const uint32_t failed_before = n_failed, passed_before = n_passed;
     for (uint32_t shape = 0; shape < bit_n_shapes(op); shape++)
         for (uint64_t seed = 1; seed <= N_SEEDS; seed++) {
             bit_case *c = bit_case_new(op, shape, seed);
             bit_results *expected = bit_reference(c);
-            check_device_exact(c, expected, exact);
-            check_row_exact(c, row);
+            check_device_exact(c, expected, contexts->exact);
+            check_row_exact(c, contexts->row_alone, contexts->row);
             bit_results_free(expected);
             bit_case_free(c);
         }
@@ -100,25 +108,44 @@ static void check_op(const struct bit_op *op, dsr_context *exact, dsr_context *r
     fflush(stdout);
 }
 
-int main(int argc, char **argv)
+static dsr_status open_contexts(dsr_device_kind device, check_contexts *contexts)
 {
     dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
-    dsr_context *exact = NULL, *row = NULL;
-    desc.device = DSR_DEVICE_CUDA;
-    if (dsr_context_create(&desc, &exact) != DSR_OK) {
-        printf("skipped: %s\n", dsr_create_error_text());
-        return 77;
-    }
+    desc.device = device;
+    dsr_status status = dsr_context_create(&desc, &contexts->exact);
     desc.exactness = DSR_EXACT_ROW;
-    if (dsr_context_create(&desc, &row) != DSR_OK) {
-        printf("FAIL: %s\n", dsr_create_error_text());
-        return 1;
+    if (status == DSR_OK)
+        status = dsr_context_create(&desc, &contexts->row_alone);
+    contexts->row = contexts->row_alone;
+    desc.n_threads = 4;
+    if (status == DSR_OK && device == DSR_DEVICE_CPU)
+        status = dsr_context_create(&desc, &contexts->row);
+    return status;
+}
+
+static void close_contexts(const check_contexts *contexts)
+{
+    if (contexts->row != contexts->row_alone)
+        dsr_context_destroy(contexts->row);
+    dsr_context_destroy(contexts->row_alone);
+    dsr_context_destroy(contexts->exact);
+}
+
+int main(int argc, char **argv)
+{
+    const int on_cpu = argc > 1 && strcmp(argv[1], "cpu") == 0;
+    check_contexts contexts = {NULL, NULL, NULL};
+    if (open_contexts(on_cpu ? DSR_DEVICE_CPU : DSR_DEVICE_CUDA, &contexts) != DSR_OK) {
+        const int status = contexts.exact ? 1 : 77;
+        printf("%s: %s\n", status == 1 ? "FAIL" : "skipped", dsr_create_error_text());
+        close_contexts(&contexts);
+        return status;
     }
+    printf("row-exact: %s, ...\n", dsr_registry_kernel_name(contexts.row, 0));
     for (uint32_t i = 0; i < bit_n_ops(); i++)
-        if (is_wanted(bit_op_name(bit_op_at(i)), argc, argv))
-            check_op(bit_op_at(i), exact, row);
-    dsr_context_destroy(row);
-    dsr_context_destroy(exact);
+        if (is_wanted(bit_op_name(bit_op_at(i)), argc - 1 - on_cpu, argv + 1 + on_cpu))
+            check_op(bit_op_at(i), &contexts);
+    close_contexts(&contexts);
     printf("%u passed, %u failed\n", n_passed, n_failed);
     return n_failed != 0;
 }

@@ -57,6 +57,39 @@ static void test_bf16_is_its_own_feature(void **state)
     assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AVX512_BF16);
 }
 
+static void test_amx_needs_tiles_bf16_and_the_system(void **state)
+{
+    const uint32_t tiles = 1u << 24, bf16 = 1u << 22;
+    const uint64_t saved = (uint64_t)3 << 17;
+    dsri_cpuid cpuid = {.leaf1_ecx = FMA | OSXSAVE,
+                        .leaf7_ebx = AVX2 | F | BW | DQ | VL,
+                        .leaf7_edx = tiles | bf16,
+                        .xcr0 = XCR0_AVX512 | saved};
+    (void)state;
+    assert_true(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AMX_BF16);
+    cpuid.leaf7_edx = tiles;
+    assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AMX_BF16);
+    cpuid.leaf7_edx = bf16;
+    assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AMX_BF16);
+    cpuid.leaf7_edx = tiles | bf16;
+    for (int bit = 17; bit <= 18; bit++) {
+        cpuid.xcr0 = (XCR0_AVX512 | saved) & ~((uint64_t)1 << bit);
+        assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AMX_BF16);
+    }
+}
+
+static void test_refused_features(void **state)
+{
+    const uint32_t both = DSRI_CPU_AVX512_BF16 | DSRI_CPU_AMX_BF16, all = both | DSRI_CPU_AVX2;
+    (void)state;
+    assert_int_equal(dsri_without_features(all, NULL), all);
+    assert_int_equal(dsri_without_features(all, ""), all);
+    assert_int_equal(dsri_without_features(all, "amx_bf16"), all & ~(uint32_t)DSRI_CPU_AMX_BF16);
+    assert_int_equal(dsri_without_features(all, "avx512_bf16"), all & ~(uint32_t)DSRI_CPU_AVX512_BF16);
+    assert_int_equal(dsri_without_features(all, "amx_bf16,avx512_bf16"), DSRI_CPU_AVX2);
+    assert_int_equal(dsri_without_features(all, "amx,avx512_bf16x,,avx2"), all);
+}
+
 static void test_levels_outside_the_build(void **state)
 {
     const uint32_t everything = UINT32_MAX;
@@ -97,6 +130,8 @@ int main(void)
         cmocka_unit_test(test_x86_levels),
         cmocka_unit_test(test_registers_the_system_does_not_save),
         cmocka_unit_test(test_bf16_is_its_own_feature),
+        cmocka_unit_test(test_amx_needs_tiles_bf16_and_the_system),
+        cmocka_unit_test(test_refused_features),
         cmocka_unit_test(test_levels_outside_the_build),
         cmocka_unit_test(test_this_machine),
     };
