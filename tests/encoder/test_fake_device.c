@@ -55,11 +55,12 @@ static void fake_close(void *device, int is_forked)
     fake.is_open = 0;
 }
 
-static void *fake_allocate(void *device, size_t size_bytes)
+static dsr_status fake_allocate(void *device, size_t size_bytes, void **memory)
 {
     (void)device;
     fake.n_memory++;
-    return calloc(1, size_bytes);
+    *memory = calloc(1, size_bytes);
+    return *memory ? DSR_OK : DSR_ERR_OUT_OF_MEMORY;
 }
 
 static void fake_release(void *device, void *memory, size_t size_bytes, int is_forked)
