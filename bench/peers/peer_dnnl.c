@@ -5,18 +5,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_THREADS = 256 };
+enum { MAX_THREADS = 256, SCRATCHPAD_BYTES = 1 << 21 };
 
 /* A BF16 product of src [m, k] and weights [k, n] to F32, and how its weights get into the form it likes. */
 typedef struct product {
-    dnnl_memory_desc_t src, plain_weights, weights, dst;
+    dnnl_memory_desc_t src, plain_weights, weights, dst, scratchpad;
     dnnl_primitive_t matmul, reorder;
 } product;
 
 static dnnl_engine_t engine;
 static dnnl_stream_t streams[MAX_THREADS];
+static void *scratchpads[MAX_THREADS]; /* of SCRATCHPAD_BYTES: the library's own is not for many threads at once */
 static product key_product, slot_product, mix_product;
-static const char *chosen = "";
 static char chosen_text[64];
 
 static void need(dnnl_status_t status, const char *what)
@@ -42,10 +42,22 @@ static void make_reorder(product *x)
     need(dnnl_primitive_desc_destroy(desc), "reorder");
 }
 
+static void make_matmul(product *x, dnnl_primitive_desc_t desc)
+{
+    const char *chosen = "";
+    x->weights = *dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
+    x->scratchpad = *dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
+    need(dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &chosen), "implementation");
+    snprintf(chosen_text, sizeof chosen_text, "%s", chosen);
+    need(dnnl_primitive_create(&x->matmul, desc), "matmul");
+    need(dnnl_primitive_desc_destroy(desc), "matmul");
+}
+
 /* is_any: weights in the form that the library picks, else as they are. */
 static dnnl_status_t make_product(product *x, uint32_t m, uint32_t n, uint32_t k, dnnl_format_tag_t tag, int is_any)
 {
     dnnl_matmul_desc_t matmul;
+    dnnl_primitive_attr_t attr;
     dnnl_primitive_desc_t desc;
     dnnl_memory_desc_t wanted;
     if (x->matmul)
@@ -58,17 +70,21 @@ static dnnl_status_t make_product(product *x, uint32_t m, uint32_t n, uint32_t k
     describe(&wanted, k, n, dnnl_bf16, is_any ? dnnl_format_tag_any : tag);
     describe(&x->dst, m, n, dnnl_f32, dnnl_ab);
     need(dnnl_matmul_desc_init(&matmul, &x->src, &wanted, NULL, &x->dst), "matmul descriptor");
-    const dnnl_status_t status = dnnl_primitive_desc_create(&desc, &matmul, NULL, engine, NULL);
-    if (status != dnnl_success)
-        return status;
-    x->weights = *dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
-    need(dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &chosen), "implementation");
-    snprintf(chosen_text, sizeof chosen_text, "%s", chosen);
-    need(dnnl_primitive_create(&x->matmul, desc), "matmul");
-    need(dnnl_primitive_desc_destroy(desc), "matmul");
-    if (is_any)
-        make_reorder(x);
-    return dnnl_success;
+    need(dnnl_primitive_attr_create(&attr), "attributes");
+    need(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratchpad");
+    const dnnl_status_t status = dnnl_primitive_desc_create(&desc, &matmul, attr, engine, NULL);
+    if (status == dnnl_success) {
+        make_matmul(x, desc);
+        if (is_any)
+            make_reorder(x);
+    }
+    need(dnnl_primitive_attr_destroy(attr), "attributes");
+    return status;
+}
+
+static int fits(const product *x)
+{
+    return dnnl_memory_desc_get_size(&x->scratchpad) <= SCRATCHPAD_BYTES;
 }
 
 static const char *prepare(const peer_shape *shape)
@@ -77,15 +93,21 @@ static const char *prepare(const peer_shape *shape)
         return "too many threads";
     if (!engine)
         need(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine");
-    for (uint32_t i = 0; i < shape->n_threads; i++)
-        if (!streams[i])
-            need(dnnl_stream_create(&streams[i], engine, dnnl_stream_default_flags), "stream");
+    for (uint32_t i = 0; i < shape->n_threads; i++) {
+        if (streams[i])
+            continue;
+        need(dnnl_stream_create(&streams[i], engine, dnnl_stream_default_flags), "stream");
+        scratchpads[i] = aligned_alloc(4096, SCRATCHPAD_BYTES);
+        if (!scratchpads[i])
+            return "out of memory";
+    }
     if (make_product(&key_product, shape->key_block, N_HEADS, INDEX_DIM, dnnl_ba, 1) != dnnl_success ||
         make_product(&slot_product, shape->slot_block, N_HEADS, HEAD_DIM, dnnl_ba, 1) != dnnl_success ||
         make_product(&mix_product, shape->head_group, HEAD_DIM, N_SLOTS, dnnl_ab, 0) != dnnl_success)
         return "oneDNN has no BF16 matmul for this machine";
-    if (dnnl_memory_desc_get_size(&slot_product.weights) > PEER_PACKED_BYTES)
-        return "oneDNN wants larger weights than expected";
+    if (dnnl_memory_desc_get_size(&slot_product.weights) > PEER_PACKED_BYTES || !fits(&key_product) ||
+        !fits(&slot_product) || !fits(&mix_product))
+        return "oneDNN wants more memory than expected";
     return NULL;
 }
 
@@ -117,10 +139,12 @@ static void pack_queries(const void *q, uint32_t dim, void *packed)
 
 static void multiply(const product *x, const void *src, const void *weights, float *dst)
 {
-    const dnnl_exec_arg_t args[3] = {{DNNL_ARG_SRC, wrap(&x->src, src)},
+    void *scratchpad = scratchpads[omp_get_thread_num()];
+    const dnnl_exec_arg_t args[4] = {{DNNL_ARG_SRC, wrap(&x->src, src)},
                                      {DNNL_ARG_WEIGHTS, wrap(&x->weights, weights)},
-                                     {DNNL_ARG_DST, wrap(&x->dst, dst)}};
-    execute(x->matmul, args, 3);
+                                     {DNNL_ARG_DST, wrap(&x->dst, dst)},
+                                     {DNNL_ARG_SCRATCHPAD, wrap(&x->scratchpad, scratchpad)}};
+    execute(x->matmul, args, 4);
 }
 
 static void products(const void *keys, uint32_t n_keys, uint32_t dim, const void *packed, float *out)

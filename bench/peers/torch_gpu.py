@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""PyTorch doing the work of dsrows_gpu_bench on a CUDA device: eager, compiled, and compiled under a CUDA graph.
+
+Prints microseconds in the columns of dsrows_gpu_bench. Takes under a minute: compiling is most of it, and shapes that
+would begin after --budget seconds are left out.
+"""
+
+import argparse
+import sys
+import time
+
+try:
+    import torch
+except ImportError:
+    print("skipped: PyTorch is not installed")
+    sys.exit(0)
+
+import torch_ops as ops
+
+SAMPLES = 101
+INDEX_SHAPES = [(1, 65536), (8, 8192), (8, 65536), (8, 262144), (8, 1048576), (64, 8192)]
+ATTENTION_ROWS = [1, 8, 64]
+
+
+def n_sets(n_bytes):
+    """Sets of operands used in turn, so that none of them waits in the L2 cache."""
+    return min(16, 200_000_000 // n_bytes + 1)
+
+
+def measure(name, calls):
+    """calls: the same work on each set of operands."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for call in calls + calls:
+        call()
+    samples = []
+    for i in range(SAMPLES):
+        begin.record()
+        calls[i % len(calls)]()
+        end.record()
+        end.synchronize()
+        samples.append(1000 * begin.elapsed_time(end))
+    begin.record()
+    for i in range(SAMPLES):
+        calls[i % len(calls)]()
+    end.record()
+    end.synchronize()
+    samples.sort()
+    in_a_row = 1000 * begin.elapsed_time(end) / SAMPLES
+    print(
+        f"{name:<52} {samples[0]:9.2f} {samples[SAMPLES // 2]:9.2f} {samples[SAMPLES * 9 // 10]:9.2f} {in_a_row:9.2f}",
+        flush=True,
+    )
+
+
+def as_graphs(calls):
+    """Each call captured: replay of one graph launches all its kernels."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graphs = []
+    for call in calls:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        graphs.append(graph)
+    return [graph.replay for graph in graphs]
+
+
+def on_each(function, sets):
+    return [lambda one=one: function(*one) for one in sets]
+
+
+def compiled(function):
+    torch._dynamo.reset()
+    return torch.compile(function, dynamic=False)
+
+
+def indexer(n_rows, context):
+    shape = f"{n_rows:2} rows, context {context}"
+    sets = [ops.index_operands(n_rows, context, "cuda") for _ in range(n_sets(n_rows * context // ops.RATIO * 256))]
+    fast = compiled(ops.scores)
+    n_wrong = 0
+    for name, function in (("eager", ops.scores), ("compiled", fast)):
+        values = function(*sets[0])
+        n_wrong += ops.note(f"scores, {name}, {shape}", ops.scores_error(values, *sets[0]))
+        n_wrong += ops.note(f"top-k, {name}, {shape}", ops.list_error(ops.top_k(values), values))
+        both = on_each(lambda *one, f=function: ops.top_k(f(*one)), sets)
+        measure(f"scores, {name}, {shape}", on_each(function, sets))
+        measure(f"scores + top-512, {name}, {shape}", both)
+        if name == "compiled":
+            measure(f"scores, graph, {shape}", as_graphs(on_each(function, sets)))
+            measure(f"scores + top-512, graph, {shape}", as_graphs(both))
+    values = [ops.scores(*one) for one in sets]
+    measure(f"top-512, graph, {shape}", as_graphs(on_each(ops.top_k, [(one,) for one in values])))
+    return n_wrong
+
+
+def attention(n_rows):
+    shape = f"{n_rows:2} rows, 64 heads x {ops.N_SLOTS}"
+    sets = [ops.attention_operands(n_rows, "cuda") for _ in range(4)]
+    fast = compiled(ops.attention)
+    n_wrong = 0
+    for name, function in (("eager", ops.attention), ("compiled", fast)):
+        n_wrong += ops.note(f"attention, {name}, {shape}", ops.attention_error(function(*sets[0]), *sets[0]))
+        measure(f"attention, {name}, {shape}", on_each(function, sets))
+    measure(f"attention, graph, {shape}", as_graphs(on_each(fast, sets)))
+    return n_wrong
+
+
+def main():
+    started = time.monotonic()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sections", nargs="*", help="indexer, attention; both if none is named")
+    parser.add_argument("--budget", type=float, default=45, help="seconds after which no further shape is begun")
+    arguments = parser.parse_args()
+    unknown = set(arguments.sections) - {"indexer", "attention"}
+    if unknown:
+        parser.error(f"no section {sorted(unknown)[0]}")
+    if not torch.cuda.is_available():
+        print("skipped: no CUDA device")
+        return 0
+    sections = arguments.sections or ["indexer", "attention"]
+    work = [(attention, (n,)) for n in ATTENTION_ROWS] if "attention" in sections else []
+    work += [(indexer, shape) for shape in INDEX_SHAPES] if "indexer" in sections else []
+    torch.manual_seed(1)
+    print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}")
+    print(f"{'':<52} {'least':>9} {'median':>9} {'90 %':>9} {'in a row':>9}   (microseconds)", flush=True)
+    n_wrong = 0
+    with torch.inference_mode():
+        for function, shape in work:
+            if time.monotonic() - started > arguments.budget:
+                print(f"left out, over the time: {function.__name__} {shape}")
+                continue
+            n_wrong += function(*shape)
+    return 1 if n_wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
