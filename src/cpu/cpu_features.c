@@ -1,3 +1,4 @@
+#define _DEFAULT_SOURCE /* syscall */
 #include "cpu/cpu_features.h"
 
 #if defined(__x86_64__) || defined(__i386__)
