@@ -13,7 +13,7 @@ except ImportError:
 
 import torch_ops as ops
 
-INDEX_SHAPES = [(n_rows, context) for n_rows in (1, 8) for context in (8192, 65536, 262144)]
+INDEX_SHAPES = [(n_rows, context) for n_rows in (1, 8) for context in (8192, 65536, 262144)] + [(64, 8192)]
 ATTENTION_ROWS = [1, 8, 64]
 TYPES = [("BF16", torch.bfloat16), ("F32", torch.float32)]
 
