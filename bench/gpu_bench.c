@@ -1,6 +1,6 @@
 /* Times of the ops on a CUDA device: one graph launch per sample, medians of many, random data larger than the L2
- * cache. dsrows_gpu_bench [indexer] [attention] [step] [--exact row|device] Prints microseconds by events around single
- * launches, and of back-to-back launches. */
+ * cache. dsrows_gpu_bench [device|row] [indexer|attention|launch] [ROWS CONTEXT-OR-WIDTH] Prints microseconds by events
+ * around single launches, and of back-to-back launches. */
 #include <dsrows/dsrows.h>
 
 #include <dlfcn.h>
@@ -274,6 +274,25 @@ static void bench_attention(const cuda_timer *timer, uint32_t n_rows, uint32_t w
         dsr_buffer_destroy(buffers[--n_buffers]);
 }
 
+/* What a graph of one tiny kernel costs: a gather of 128 values. */
+static void bench_launch(const cuda_timer *timer)
+{
+    dsr_encoder *encoder;
+    dsr_buffer *from = random_f32(128, 1), *to = plain(512);
+    const dsr_view source = dsr_view_whole(from, DSR_DTYPE_F32);
+    dsr_gather_desc gather = DSR_GATHER_DESC_INIT;
+    gather.n_rows = 1;
+    gather.sources = &source;
+    gather.row_elements = 128;
+    gather.output = dsr_view_whole(to, DSR_DTYPE_F32);
+    check(dsr_encoder_create(context, &encoder), "encoder");
+    check(dsr_encode_gather(encoder, &gather), "gather");
+    time_encoders(timer, &encoder, 1, "gather of 128 values");
+    dsr_encoder_destroy(encoder);
+    dsr_buffer_destroy(from);
+    dsr_buffer_destroy(to);
+}
+
 static int has(int argc, char **argv, const char *word)
 {
     for (int i = 1; i < argc; i++)
@@ -295,10 +314,24 @@ int main(int argc, char **argv)
     const cuda_timer timer = timer_open();
     printf("%-44s %9s %9s %9s %9s   (microseconds, %s-exact)\n", "", "least", "median", "90 %", "in a row",
            desc.exactness == DSR_EXACT_ROW ? "row" : "device");
-    if (!has(argc, argv, "attention"))
+    if (argc > 3 && atoi(argv[argc - 1]) > 0) {
+        const uint32_t rows = (uint32_t)atoi(argv[argc - 2]), size = (uint32_t)atoi(argv[argc - 1]);
+        if (has(argc, argv, "indexer"))
+            bench_indexer(&timer, rows, size);
+        else
+            bench_attention(&timer, rows, size, 64, 0);
+        dsr_context_destroy(context);
+        return 0;
+    }
+    bench_launch(&timer);
+    if (has(argc, argv, "launch")) {
+        bench_attention(&timer, 1, 16, 64, 0);
+        bench_indexer(&timer, 1, 4);
+    }
+    if (!has(argc, argv, "attention") && !has(argc, argv, "launch"))
         for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
             bench_indexer(&timer, shapes[i][0], shapes[i][1]);
-    if (!has(argc, argv, "indexer"))
+    if (!has(argc, argv, "indexer") && !has(argc, argv, "launch"))
         for (int flash = 0; flash < 2; flash++) {
             bench_attention(&timer, 1, 640, 64, flash);
             bench_attention(&timer, 8, 640, 64, flash);

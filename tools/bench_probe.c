@@ -16,6 +16,9 @@
 #include <arm_neon.h>
 #endif
 
+/* Accumulators must be registers. */
+#define UNROLL _Pragma("GCC unroll 12")
+
 enum { ROUNDS = 20000, ACCUMULATORS = 12, PASSES = 9, READ_BYTES = 256 << 20 };
 
 double bench_now(void)
@@ -33,15 +36,18 @@ __attribute__((target("avx512f"))) static double flops_avx512(void)
 {
     __m512 acc[ACCUMULATORS];
     const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
+    UNROLL
     for (int i = 0; i < ACCUMULATORS; i++) {
         acc[i] = _mm512_set1_ps((float)i);
     }
     for (int r = 0; r < ROUNDS; r++) {
+        UNROLL
         for (int i = 0; i < ACCUMULATORS; i++) {
             acc[i] = _mm512_fmadd_ps(acc[i], a, b);
             __asm__ volatile("" : "+v"(acc[i]));
         }
     }
+    UNROLL
     for (int i = 1; i < ACCUMULATORS; i++) {
         acc[0] = _mm512_add_ps(acc[0], acc[i]);
     }
@@ -54,15 +60,18 @@ __attribute__((target("avx2,fma"))) static double flops_avx2(void)
     __m256 acc[ACCUMULATORS];
     const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
     float last[8];
+    UNROLL
     for (int i = 0; i < ACCUMULATORS; i++) {
         acc[i] = _mm256_set1_ps((float)i);
     }
     for (int r = 0; r < ROUNDS; r++) {
+        UNROLL
         for (int i = 0; i < ACCUMULATORS; i++) {
             acc[i] = _mm256_fmadd_ps(acc[i], a, b);
             __asm__ volatile("" : "+x"(acc[i]));
         }
     }
+    UNROLL
     for (int i = 1; i < ACCUMULATORS; i++) {
         acc[0] = _mm256_add_ps(acc[0], acc[i]);
     }
@@ -75,15 +84,18 @@ __attribute__((target("avx512f,avx512bf16"))) static double flops_bf16(void)
 {
     __m512 acc[ACCUMULATORS];
     const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3f80), b = (__m512bh)_mm512_set1_epi16(0x3a80);
+    UNROLL
     for (int i = 0; i < ACCUMULATORS; i++) {
         acc[i] = _mm512_set1_ps((float)i);
     }
     for (int r = 0; r < ROUNDS; r++) {
+        UNROLL
         for (int i = 0; i < ACCUMULATORS; i++) {
             acc[i] = _mm512_dpbf16_ps(acc[i], a, b);
             __asm__ volatile("" : "+v"(acc[i]));
         }
     }
+    UNROLL
     for (int i = 1; i < ACCUMULATORS; i++) {
         acc[0] = _mm512_add_ps(acc[0], acc[i]);
     }
@@ -115,6 +127,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static double flops_amx(void)
         config.column_bytes[i] = 64;
         config.rows[i] = 16;
     }
+    __asm__ volatile("" : : "r"(&config) : "memory"); /* the intrinsic admits to reading 8 bytes only */
     _tile_loadconfig(&config);
     _tile_loadd(4, zeros, 64);
     _tile_loadd(5, zeros, 64);
@@ -140,15 +153,18 @@ static double flops_neon(void)
 {
     float32x4_t acc[ACCUMULATORS];
     const float32x4_t a = vdupq_n_f32(0.999f), b = vdupq_n_f32(1e-3f);
+    UNROLL
     for (int i = 0; i < ACCUMULATORS; i++) {
         acc[i] = vdupq_n_f32((float)i);
     }
     for (int r = 0; r < ROUNDS; r++) {
+        UNROLL
         for (int i = 0; i < ACCUMULATORS; i++) {
             acc[i] = vfmaq_f32(b, acc[i], a);
             __asm__ volatile("" : "+w"(acc[i]));
         }
     }
+    UNROLL
     for (int i = 1; i < ACCUMULATORS; i++) {
         acc[0] = vaddq_f32(acc[0], acc[i]);
     }

@@ -147,12 +147,12 @@ static uint64_t attention_flag_bytes(const void *plan)
     }
 
 /* att_shared of attention_row.cu: 80 KV rows, weights and statistics. */
-enum { ROW_ATTENTION_SHARED_BYTES = 80 * 1040 + 32 * 176 + 9 * 32 * 4 + 80 * 4 + 64 };
+enum { ROW_ATTENTION_SHARED_BYTES = 80 * 1040 + 32 * 176 + 4 * 5 * 32 * 16 + 9 * 32 * 4 + 80 * 4 + 64 };
 
 #define ROW_ATTENTION_LAUNCH                                                                                           \
     {                                                                                                                  \
         {.entry = "dsr_attention_row_bf16__cuda",                                                                      \
-         .block_x = 128,                                                                                               \
+         .block_x = 256,                                                                                               \
          .shared_bytes = ROW_ATTENTION_SHARED_BYTES,                                                                   \
          .grid = row_attention_grid},                                                                                  \
     }

@@ -20,16 +20,16 @@ struct logit_step {
 struct logit_source {
     const uint16_t *kv; /* null: zeros */
     const uint16_t *q;
-    bool kv_by_words, q_by_words;
 };
 
+template <bool WORDS>
 static __device__ __forceinline__ logit_step load_step(const logit_source &source, uint32_t step)
 {
     const uint32_t part = threadIdx.x / LOGIT_SLOTS * 8, q_part = threadIdx.x / LOGIT_HEADS * 8;
     logit_step loaded;
-    loaded.kv[0] = load_8(source.kv, step * K_STEP + part, source.kv_by_words);
-    loaded.kv[1] = load_8(source.kv, step * K_STEP + 16 + part, source.kv_by_words);
-    loaded.q = load_8(source.q, step * K_STEP + q_part, source.q_by_words);
+    loaded.kv[0] = load_8<WORDS>(source.kv, step * K_STEP + part);
+    loaded.kv[1] = load_8<WORDS>(source.kv, step * K_STEP + 16 + part);
+    loaded.q = load_8<WORDS>(source.q, step * K_STEP + q_part);
     return loaded;
 }
 
@@ -58,14 +58,10 @@ static __device__ __forceinline__ void multiply_step(const logit_shared &shared,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(LOGIT_THREADS) dsr_attention_logits_bf16__cuda(
-    const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+template <bool WORDS>
+static __device__ __forceinline__ void tile_of_logits(const dsri_attention_plan &plan, const attention_query &at,
+                                                      uint32_t first_slot, uint32_t first_head, logit_shared &shared)
 {
-    __shared__ logit_shared shared;
-    const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    const uint32_t first_slot = blockIdx.x * LOGIT_SLOTS, first_head = blockIdx.y * LOGIT_HEADS;
-    if (first_slot >= at.width)
-        return;
     const uint32_t t = threadIdx.x, own_slot = first_slot + t % LOGIT_SLOTS, own_head = first_head + t % LOGIT_HEADS;
     const int32_t index = own_slot < at.width ? at.indices[own_slot] : -1;
     const bool is_selected = index >= 0 && (uint64_t)index < at.kv_len;
@@ -73,15 +69,13 @@ extern "C" __global__ void __launch_bounds__(LOGIT_THREADS) dsr_attention_logits
     logit_source source;
     source.kv = is_selected ? at.kv + (uint64_t)index * at.kv_row_stride : nullptr;
     source.q = at.q + (uint64_t)own_head * DSRI_HEAD_DIM;
-    source.kv_by_words = (((uintptr_t)at.kv | at.kv_row_stride * 2) & 15) == 0;
-    source.q_by_words = ((uintptr_t)at.q & 15) == 0;
     const uint32_t head = t % 8 * 4, slot = t / 8 * 4;
     float acc[4][4] = {};
 
     logit_step ahead[K_AHEAD];
 #pragma unroll
     for (int i = 0; i < K_AHEAD; i++)
-        ahead[i] = load_step(source, i);
+        ahead[i] = load_step<WORDS>(source, i);
     for (uint32_t first = 0; first < K_STEPS; first += K_AHEAD) {
 #pragma unroll
         for (int i = 0; i < K_AHEAD; i++) {
@@ -90,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(LOGIT_THREADS) dsr_attention_logits
             store_step(ahead[i], i % 2, shared);
             __syncthreads();
             if (first + i + K_AHEAD < K_STEPS)
-                ahead[i] = load_step(source, first + i + K_AHEAD);
+                ahead[i] = load_step<WORDS>(source, first + i + K_AHEAD);
             multiply_step(shared, i % 2, head, slot, acc);
         }
     }
@@ -110,6 +104,20 @@ extern "C" __global__ void __launch_bounds__(LOGIT_THREADS) dsr_attention_logits
                 at.flags->is_bad_head[first_head + head + h] = 1;
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(LOGIT_THREADS) dsr_attention_logits_bf16__cuda(
+    const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    __shared__ logit_shared shared;
+    const attention_query at = find_query(plan, blockIdx.z, zeroed);
+    const uint32_t first_slot = blockIdx.x * LOGIT_SLOTS, first_head = blockIdx.y * LOGIT_HEADS;
+    if (first_slot >= at.width)
+        return;
+    if (is_word_aligned(at.kv, at.kv_row_stride) && is_word_aligned(at.q, 0))
+        tile_of_logits<true>(plan, at, first_slot, first_head, shared);
+    else
+        tile_of_logits<false>(plan, at, first_slot, first_head, shared);
 }
 
 /* ---- values: a block is 16 heads x 64 features; four warps of 2 x 4 outputs a thread, and one for denominators -- */
@@ -137,7 +145,6 @@ struct value_tile {
 
 struct value_place {
     uint32_t n_heads, first_head, first_feature;
-    bool by_words;
 };
 
 static __device__ __forceinline__ float minus_infinity()
@@ -156,12 +163,11 @@ static __device__ __forceinline__ void find_max(const attention_query &at, const
     for (uint32_t slot = part; slot < at.width; slot += STRIDE) {
         const float4 l =
             *reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * plan.n_heads + first_head + h);
-        if (at.indices[slot] >= 0) {
-            max[0] = l.x > max[0] ? l.x : max[0];
-            max[1] = l.y > max[1] ? l.y : max[1];
-            max[2] = l.z > max[2] ? l.z : max[2];
-            max[3] = l.w > max[3] ? l.w : max[3];
-        }
+        const bool is_selected = at.indices[slot] >= 0;
+        max[0] = is_selected && l.x > max[0] ? l.x : max[0];
+        max[1] = is_selected && l.y > max[1] ? l.y : max[1];
+        max[2] = is_selected && l.z > max[2] ? l.z : max[2];
+        max[3] = is_selected && l.w > max[3] ? l.w : max[3];
     }
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -190,6 +196,7 @@ static __device__ __forceinline__ void load_indices(const attention_query &at, u
         indices[j] = usable_index(at, first_slot + threadIdx.x / 8 + 16 * j);
 }
 
+template <bool WORDS>
 static __device__ __forceinline__ void load_tile(const attention_query &at, const value_place &place, uint32_t first_slot,
                                                  const int32_t indices[4], value_tile &tile)
 {
@@ -204,7 +211,7 @@ static __device__ __forceinline__ void load_tile(const attention_query &at, cons
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const uint16_t *row = indices[j] >= 0 ? at.kv + (uint64_t)indices[j] * at.kv_row_stride : nullptr;
-        tile.rows[j] = load_8(row, place.first_feature + threadIdx.x % 8 * 8, place.by_words);
+        tile.rows[j] = load_8<WORDS>(row, place.first_feature + threadIdx.x % 8 * 8);
     }
 }
 
@@ -346,13 +353,11 @@ static __device__ __forceinline__ void release_flags(const attention_query &at, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(VALUE_THREADS) dsr_attention_values_bf16__cuda(
-    const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+template <bool WORDS>
+static __device__ __forceinline__ void block_of_values(const dsri_attention_plan &plan, const attention_query &at,
+                                                       value_shared &shared)
 {
-    __shared__ value_shared shared;
-    const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    const value_place place = {plan.n_heads, blockIdx.y * BLOCK_HEADS, blockIdx.x * BLOCK_FEATURES,
-                               (((uintptr_t)at.kv | at.kv_row_stride * 2) & 15) == 0};
+    const value_place place = {plan.n_heads, blockIdx.y * BLOCK_HEADS, blockIdx.x * BLOCK_FEATURES};
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const bool is_denominator_warp = warp == VALUE_WARPS, chunked = plan.chunked != 0;
     /* A warp is 8 heads x 32 features, a lane 2 heads x 4 features. */
@@ -367,7 +372,7 @@ extern "C" __global__ void __launch_bounds__(VALUE_THREADS) dsr_attention_values
         denominator = softmax_exp(__fadd_rn(plan.sinks[place.first_head + h], -shared.max[h]));
     } else {
         load_indices(at, 0, indices);
-        load_tile(at, place, 0, indices, tile);
+        load_tile<WORDS>(at, place, 0, indices, tile);
         load_indices(at, SLOTS, indices);
     }
     for (uint32_t first_slot = 0; first_slot < at.width; first_slot += SLOTS) {
@@ -375,7 +380,7 @@ extern "C" __global__ void __launch_bounds__(VALUE_THREADS) dsr_attention_values
             store_tile(tile, chunked, shared);
         __syncthreads();
         if (!is_denominator_warp && first_slot + SLOTS < at.width) {
-            load_tile(at, place, first_slot + SLOTS, indices, tile);
+            load_tile<WORDS>(at, place, first_slot + SLOTS, indices, tile);
             load_indices(at, first_slot + 2 * SLOTS, indices);
         }
         const uint64_t selected = (uint64_t)(shared.selected[2] | shared.selected[3] << 16) << 32 |
@@ -400,4 +405,15 @@ extern "C" __global__ void __launch_bounds__(VALUE_THREADS) dsr_attention_values
                 output[j] = is_zero ? 0 : f32_to_finite_bf16(__fdiv_rn(numerators[i][j], shared.denominators[h + i]));
         }
     release_flags(at, plan.n_heads, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(VALUE_THREADS) dsr_attention_values_bf16__cuda(
+    const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    __shared__ value_shared shared;
+    const attention_query at = find_query(plan, blockIdx.z, zeroed);
+    if (is_word_aligned(at.kv, at.kv_row_stride))
+        block_of_values<true>(plan, at, shared);
+    else
+        block_of_values<false>(plan, at, shared);
 }

@@ -6,7 +6,7 @@
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* clusters */
 
 enum {
-    ATT_THREADS = 128,
+    ATT_THREADS = 256,
     ATT_HEADS = 32,    /* of a cluster */
     ATT_RANKS = 8,     /* blocks of a cluster */
     ATT_SLOTS = 80,    /* of a tile */
@@ -25,6 +25,7 @@ struct att_shared {
     float sum[ATT_HEADS];
     float scale[ATT_HEADS];          /* exp(old max - new max) of a tile; in the end exp(max - M) */
     float denominator[ATT_HEADS];
+    float4 partial[4][5][32];        /* logits of the second half of the features: [warp][8 slots][lane] */
     float half_max[2][ATT_HEADS];
     float half_sum[2][ATT_HEADS];
     int32_t index[ATT_SLOTS];        /* KV row of a slot, -1 for none */
@@ -78,19 +79,18 @@ static __device__ __forceinline__ void load_matrices(uint32_t address, uint32_t 
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
+                 : "r"(address));
 }
 
 static __device__ __forceinline__ void load_matrices_transposed(uint32_t address, uint32_t r[4])
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
+                 : "r"(address));
 }
 
-/* Starts the gather of a tile's KV rows; rows of slots that select nothing become zeros. */
+/* Gathers a tile's KV rows; rows of slots that select nothing become zeros. */
+template <bool WORDS>
 static __device__ __forceinline__ void gather_tile(const attention_query &at, uint32_t first_slot, uint32_t end_slot,
                                                    att_shared &shared)
 {
@@ -103,24 +103,24 @@ static __device__ __forceinline__ void gather_tile(const attention_query &at, ui
         shared.index[i] = is_selected ? index : -1;
     }
     __syncthreads();
-    const bool by_words = (((uintptr_t)at.kv | at.kv_row_stride * 2) & 15) == 0;
-#pragma unroll 8
+#pragma unroll 4
     for (uint32_t i = threadIdx.x; i < ATT_SLOTS * (DSRI_HEAD_DIM / 8); i += ATT_THREADS) {
         const uint32_t slot = i / (DSRI_HEAD_DIM / 8), piece = i % (DSRI_HEAD_DIM / 8);
         const int32_t index = shared.index[slot];
         uint8_t *to = shared.kv + slot * KV_STRIDE + piece * 16;
         const uint16_t *row = at.kv + (uint64_t)(index < 0 ? 0 : index) * at.kv_row_stride;
-        if (by_words)
+        if (WORDS)
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                          :
                          : "r"(shared_address(to)), "l"(row + piece * 8), "r"(index < 0 ? 0 : 16)
                          : "memory");
         else
-            *reinterpret_cast<uint4 *>(to) = load_8(index < 0 ? nullptr : row, piece * 8, false);
+            *reinterpret_cast<uint4 *>(to) = load_8<false>(index < 0 ? nullptr : row, piece * 8);
     }
     asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
     __syncthreads();
     bool is_bad = false;
+#pragma unroll 4
     for (uint32_t i = threadIdx.x; i < ATT_SLOTS * (DSRI_HEAD_DIM / 8); i += ATT_THREADS)
         is_bad = is_bad || !is_finite_8(*reinterpret_cast<const uint4 *>(
                                shared.kv + i / (DSRI_HEAD_DIM / 8) * KV_STRIDE + i % (DSRI_HEAD_DIM / 8) * 16));
@@ -128,9 +128,10 @@ static __device__ __forceinline__ void gather_tile(const attention_query &at, ui
         shared.is_bad = 1;
 }
 
-static __device__ __forceinline__ uint32_t load_pair(const uint16_t *p, bool by_words)
+template <bool WORDS>
+static __device__ __forceinline__ uint32_t load_pair(const uint16_t *p)
 {
-    return by_words ? *reinterpret_cast<const uint32_t *>(p) : p[0] | (uint32_t)p[1] << 16;
+    return WORDS ? *reinterpret_cast<const uint32_t *>(p) : p[0] | (uint32_t)p[1] << 16;
 }
 
 static __device__ __forceinline__ bool is_finite_pair(uint32_t x)
@@ -138,58 +139,100 @@ static __device__ __forceinline__ bool is_finite_pair(uint32_t x)
     return (x & 0x7f80u) != 0x7f80u && (x & 0x7f800000u) != 0x7f800000u;
 }
 
-/* Logits of this warp's 16 heads and 40 slots: logits[n][i] is head lane / 4 + i / 2 * 8, slot 8 n + lane % 4 * 2 + i % 2. */
-static __device__ __forceinline__ void tile_logits(const attention_query &at, uint32_t first_head, uint32_t head_half,
-                                                   uint32_t slot_half, att_shared &shared, float logits[5][4])
+/* Fragments of 32 features of a lane's two heads. */
+template <bool WORDS>
+static __device__ __forceinline__ void load_query_block(const uint16_t *low, const uint16_t *high, int block, uint32_t q[2][4])
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const bool by_words = ((uintptr_t)at.q & 3) == 0;
-    const uint16_t *low = at.q + (uint64_t)(first_head + head_half * 16 + g) * DSRI_HEAD_DIM + 2 * t;
+#pragma unroll
+    for (int step = 0; step < 2; step++) {
+        const int f = 32 * block + 16 * step;
+        q[step][0] = load_pair<WORDS>(low + f);
+        q[step][1] = load_pair<WORDS>(high + f);
+        q[step][2] = load_pair<WORDS>(low + f + 8);
+        q[step][3] = load_pair<WORDS>(high + f + 8);
+    }
+}
+
+/* Where a warp works: 16 heads, 40 slots and 256 features of the logits; 16 heads and 128 features of the values. */
+struct att_warp {
+    uint32_t head_half, slot_half, feature_half, feature_quarter;
+};
+
+/* Half of the features of the logits of a warp's heads and slots: logits[n][i] is head lane / 4 + i / 2 * 8, slot
+ * 8 n + lane % 4 * 2 + i % 2. */
+template <bool WORDS>
+static __device__ __forceinline__ void half_logits(const attention_query &at, uint32_t first_head, const att_warp &warp,
+                                                   att_shared &shared, float logits[5][4])
+{
+    enum { BLOCKS = DSRI_HEAD_DIM / 32 / 2 };
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = warp.feature_half * 256;
+    const uint16_t *low = at.q + (uint64_t)(first_head + warp.head_half * 16 + g) * DSRI_HEAD_DIM + first + 2 * t;
     const uint16_t *high = low + 8 * DSRI_HEAD_DIM;
-    const uint32_t rows = shared_address(shared.kv) + (slot_half * 40 + lane % 8) * KV_STRIDE + lane / 8 * 16;
+    const uint32_t rows = shared_address(shared.kv) + (warp.slot_half * 40 + lane % 8) * KV_STRIDE + lane / 8 * 16 + 2 * first;
     bool is_good_low = true, is_good_high = true;
+    uint32_t q[2][2][4]; /* two blocks of 32 features ahead */
 #pragma unroll
     for (int n = 0; n < 5; n++)
         logits[n][0] = logits[n][1] = logits[n][2] = logits[n][3] = 0.0f;
-#pragma unroll 4
-    for (int b = 0; b < DSRI_HEAD_DIM / 32; b++) {
-        uint32_t q[2][4];
+    load_query_block<WORDS>(low, high, 0, q[0]);
+    load_query_block<WORDS>(low, high, 1, q[1]);
+#pragma unroll 2
+    for (int b = 0; b < BLOCKS; b++) {
+        uint32_t now[2][4];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            now[i / 4][i % 4] = q[b % 2][i / 4][i % 4];
+        load_query_block<WORDS>(low, high, b + 2 < BLOCKS ? b + 2 : b, q[b % 2]);
 #pragma unroll
         for (int step = 0; step < 2; step++) {
-            const int f = 32 * b + 16 * step;
-            q[step][0] = load_pair(low + f, by_words);
-            q[step][1] = load_pair(high + f, by_words);
-            q[step][2] = load_pair(low + f + 8, by_words);
-            q[step][3] = load_pair(high + f + 8, by_words);
-            is_good_low = is_good_low && is_finite_pair(q[step][0]) && is_finite_pair(q[step][2]);
-            is_good_high = is_good_high && is_finite_pair(q[step][1]) && is_finite_pair(q[step][3]);
+            is_good_low = is_good_low && is_finite_pair(now[step][0]) && is_finite_pair(now[step][2]);
+            is_good_high = is_good_high && is_finite_pair(now[step][1]) && is_finite_pair(now[step][3]);
         }
 #pragma unroll
         for (int n = 0; n < 5; n++) {
             uint32_t k[4];
             load_matrices(rows + 8 * n * KV_STRIDE + 64 * b, k);
-            multiply_add(logits[n], q[0], k[0], k[1]);
-            multiply_add(logits[n], q[1], k[2], k[3]);
+            multiply_add(logits[n], now[0], k[0], k[1]);
+            multiply_add(logits[n], now[1], k[2], k[3]);
         }
     }
     if (!is_good_low)
-        shared.is_bad_head[head_half * 16 + g] = 1;
+        shared.is_bad_head[warp.head_half * 16 + g] = 1;
     if (!is_good_high)
-        shared.is_bad_head[head_half * 16 + g + 8] = 1;
+        shared.is_bad_head[warp.head_half * 16 + g + 8] = 1;
 }
 
-/* Turns a tile's logits into BF16 weights in shared.p and brings max, sum and scale up to date. */
-static __device__ __forceinline__ void tile_softmax(float scale, uint32_t head_half, uint32_t slot_half, att_shared &shared,
-                                                    float logits[5][4])
+/* Joins the halves: the warps of the first features end with the whole logits. */
+static __device__ __forceinline__ void join_halves(const att_warp &warp, att_shared &shared, float logits[5][4])
 {
-    const uint32_t lane = threadIdx.x % 32, t = lane % 4, head = head_half * 16 + lane / 4;
+    const uint32_t lane = threadIdx.x % 32, pair = warp.head_half + 2 * warp.slot_half;
+    if (warp.feature_half == 1)
+#pragma unroll
+        for (int n = 0; n < 5; n++)
+            shared.partial[pair][n][lane] = make_float4(logits[n][0], logits[n][1], logits[n][2], logits[n][3]);
+    __syncthreads();
+    if (warp.feature_half == 0)
+#pragma unroll
+        for (int n = 0; n < 5; n++) {
+            const float4 other = shared.partial[pair][n][lane];
+            logits[n][0] += other.x;
+            logits[n][1] += other.y;
+            logits[n][2] += other.z;
+            logits[n][3] += other.w;
+        }
+}
+
+/* Scales and masks a warp's logits; max over its slots, for its lanes' two heads. */
+static __device__ __forceinline__ void mask_logits(float scale, const att_warp &warp, att_shared &shared, float logits[5][4])
+{
+    const uint32_t lane = threadIdx.x % 32, t = lane % 4, head = warp.head_half * 16 + lane / 4;
     const float nothing = __uint_as_float(0xff800000u);
-    float max[2] = {nothing, nothing}, sum[2] = {0.0f, 0.0f};
+    float max[2] = {nothing, nothing};
 #pragma unroll
     for (int n = 0; n < 5; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const bool is_selected = shared.index[slot_half * 40 + 8 * n + 2 * t + i % 2] >= 0;
+            const bool is_selected = shared.index[warp.slot_half * 40 + 8 * n + 2 * t + i % 2] >= 0;
             logits[n][i] *= scale;
             if (is_selected && !f32_is_finite(logits[n][i]))
                 shared.is_bad_head[head + i / 2 * 8] = 1;
@@ -201,9 +244,16 @@ static __device__ __forceinline__ void tile_softmax(float scale, uint32_t head_h
         max[r] = fmaxf(max[r], __shfl_xor_sync(0xffffffffu, max[r], 1));
         max[r] = fmaxf(max[r], __shfl_xor_sync(0xffffffffu, max[r], 2));
         if (t == 0)
-            shared.half_max[slot_half][head + 8 * r] = max[r];
+            shared.half_max[warp.slot_half][head + 8 * r] = max[r];
     }
-    __syncthreads();
+}
+
+/* Weights of a warp's logits as BF16 to shared.p, and their sums. */
+static __device__ __forceinline__ void weigh_logits(const att_warp &warp, att_shared &shared, const float logits[5][4])
+{
+    const uint32_t lane = threadIdx.x % 32, t = lane % 4, head = warp.head_half * 16 + lane / 4;
+    const float nothing = __uint_as_float(0xff800000u);
+    float max[2], sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         max[r] = fmaxf(shared.half_max[0][head + 8 * r], shared.half_max[1][head + 8 * r]);
@@ -221,20 +271,32 @@ static __device__ __forceinline__ void tile_softmax(float scale, uint32_t head_h
                 sum[r] += bf16_to_f32(w);
                 pair |= (uint32_t)w << (16 * i);
             }
-            *reinterpret_cast<uint32_t *>(shared.p + (head + 8 * r) * P_STRIDE + (slot_half * 40 + 8 * n + 2 * t) * 2) = pair;
+            *reinterpret_cast<uint32_t *>(shared.p + (head + 8 * r) * P_STRIDE +
+                                          (warp.slot_half * 40 + 8 * n + 2 * t) * 2) = pair;
         }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
         sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
         if (t == 0)
-            shared.half_sum[slot_half][head + 8 * r] = sum[r];
+            shared.half_sum[warp.slot_half][head + 8 * r] = sum[r];
     }
+}
+
+/* Turns a tile's logits into BF16 weights in shared.p and brings max, sum and scale up to date. */
+static __device__ __forceinline__ void tile_softmax(float scale, const att_warp &warp, att_shared &shared, float logits[5][4])
+{
+    join_halves(warp, shared, logits);
+    if (warp.feature_half == 0)
+        mask_logits(scale, warp, shared, logits);
+    __syncthreads();
+    if (warp.feature_half == 0)
+        weigh_logits(warp, shared, logits);
     __syncthreads();
     if (threadIdx.x < ATT_HEADS) {
         const uint32_t h = threadIdx.x;
         const float old = shared.max[h], now = fmaxf(fmaxf(shared.half_max[0][h], shared.half_max[1][h]), old);
-        const float factor = old == nothing ? 0.0f : __expf(old - now);
+        const float factor = old == __uint_as_float(0xff800000u) ? 0.0f : __expf(old - now);
         shared.scale[h] = factor;
         shared.max[h] = now;
         shared.sum[h] = shared.sum[h] * factor + (shared.half_sum[0][h] + shared.half_sum[1][h]);
@@ -242,16 +304,15 @@ static __device__ __forceinline__ void tile_softmax(float scale, uint32_t head_h
     __syncthreads();
 }
 
-/* values[n][i]: head lane / 4 + i / 2 * 8, feature 8 n + lane % 4 * 2 + i % 2 of this warp's 256. */
-static __device__ __forceinline__ void tile_values(uint32_t head_half, uint32_t feature_half, const att_shared &shared,
-                                                   float values[32][4])
+/* values[n][i]: head lane / 4 + i / 2 * 8, feature 8 n + lane % 4 * 2 + i % 2 of this warp's 128. */
+static __device__ __forceinline__ void tile_values(const att_warp &warp, const att_shared &shared, float values[16][4])
 {
     const uint32_t lane = threadIdx.x % 32, row = (lane / 8 & 1) * 8 + lane % 8, column = lane / 16 * 8;
-    const float low = shared.scale[head_half * 16 + lane / 4], high = shared.scale[head_half * 16 + lane / 4 + 8];
-    const uint32_t p = shared_address(shared.p) + (head_half * 16 + row) * P_STRIDE + column * 2;
-    const uint32_t kv = shared_address(shared.kv) + row * KV_STRIDE + (feature_half * 256 + column) * 2;
+    const float low = shared.scale[warp.head_half * 16 + lane / 4], high = shared.scale[warp.head_half * 16 + lane / 4 + 8];
+    const uint32_t p = shared_address(shared.p) + (warp.head_half * 16 + row) * P_STRIDE + column * 2;
+    const uint32_t kv = shared_address(shared.kv) + row * KV_STRIDE + (warp.feature_quarter * 128 + column) * 2;
 #pragma unroll
-    for (int n = 0; n < 32; n++) {
+    for (int n = 0; n < 16; n++) {
         values[n][0] *= low;
         values[n][1] *= low;
         values[n][2] *= high;
@@ -262,7 +323,7 @@ static __device__ __forceinline__ void tile_values(uint32_t head_half, uint32_t 
         uint32_t w[4];
         load_matrices(p + step * 32, w);
 #pragma unroll
-        for (int n = 0; n < 16; n++) {
+        for (int n = 0; n < 8; n++) {
             uint32_t v[4];
             load_matrices_transposed(kv + step * 16 * KV_STRIDE + n * 32, v);
             multiply_add(values[2 * n], w, v[0], v[1]);
@@ -297,29 +358,32 @@ static __device__ __forceinline__ void join_statistics(const dsri_attention_plan
     __syncthreads();
 }
 
-static __device__ __forceinline__ void write_outputs(const attention_query &at, uint32_t first_head, uint32_t head_half,
-                                                     uint32_t feature_half, const float values[32][4], att_shared &shared)
+static __device__ __forceinline__ void write_outputs(const attention_query &at, uint32_t first_head, const att_warp &warp,
+                                                     const float values[16][4], att_shared &shared)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, rank = blockIdx.x;
-    const float low = shared.scale[head_half * 16 + g], high = shared.scale[head_half * 16 + g + 8];
-    float *to = shared.numerators + (head_half * 16 + g) * O_STRIDE + feature_half * 256 + 2 * t;
+    const float low = shared.scale[warp.head_half * 16 + g], high = shared.scale[warp.head_half * 16 + g + 8];
+    float *to = shared.numerators + (warp.head_half * 16 + g) * O_STRIDE + warp.feature_quarter * 128 + 2 * t;
 #pragma unroll
-    for (int n = 0; n < 32; n++) {
+    for (int n = 0; n < 16; n++) {
         *reinterpret_cast<float2 *>(to + 8 * n) = make_float2(values[n][0] * low, values[n][1] * low);
         *reinterpret_cast<float2 *>(to + 8 * O_STRIDE + 8 * n) = make_float2(values[n][2] * high, values[n][3] * high);
     }
     cluster_barrier();
     /* This block joins 64 features of all heads. */
+#pragma unroll
     for (uint32_t i = threadIdx.x; i < ATT_HEADS * 16; i += ATT_THREADS) {
         const uint32_t h = i / 16, f = rank * 64 + i % 16 * 4;
-        float4 sum = make_float4(0, 0, 0, 0);
+        float4 parts[ATT_RANKS], sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int r = 0; r < ATT_RANKS; r++)
+            parts[r] = peer_float4(shared.numerators + h * O_STRIDE + f, r);
 #pragma unroll
         for (int r = 0; r < ATT_RANKS; r++) {
-            const float4 part = peer_float4(shared.numerators + h * O_STRIDE + f, r);
-            sum.x += part.x;
-            sum.y += part.y;
-            sum.z += part.z;
-            sum.w += part.w;
+            sum.x += parts[r].x;
+            sum.y += parts[r].y;
+            sum.z += parts[r].z;
+            sum.w += parts[r].w;
         }
         const float denominator = shared.denominator[h], all[4] = {sum.x, sum.y, sum.z, sum.w};
         uint16_t *output = at.output + (uint64_t)(first_head + h) * DSRI_HEAD_DIM + f;
@@ -330,20 +394,36 @@ static __device__ __forceinline__ void write_outputs(const attention_query &at, 
     cluster_barrier();
 }
 
-extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(ATT_THREADS)
+template <bool WORDS>
+static __device__ __forceinline__ void attend(const dsri_attention_plan &plan, const attention_query &at, att_shared &shared)
+{
+    const uint32_t first_head = blockIdx.y * ATT_HEADS, w = threadIdx.x / 32;
+    const att_warp warp = {w % 2, w / 2 % 2, w / 4, w / 2};
+    const uint32_t slots = ((at.width + ATT_RANKS - 1) / ATT_RANKS + 15) / 16 * 16;
+    const uint32_t first_slot = blockIdx.x * slots;
+    const uint32_t end_slot = first_slot + slots < at.width ? first_slot + slots : at.width;
+    float values[16][4];
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+        values[n][0] = values[n][1] = values[n][2] = values[n][3] = 0.0f;
+    for (uint32_t slot = first_slot; slot < end_slot; slot += ATT_SLOTS) {
+        float logits[5][4];
+        gather_tile<WORDS>(at, slot, end_slot, shared);
+        half_logits<WORDS>(at, first_head, warp, shared, logits);
+        tile_softmax(plan.scale, warp, shared, logits);
+        tile_values(warp, shared, values);
+        __syncthreads();
+    }
+    join_statistics(plan, first_head, shared);
+    write_outputs(at, first_head, warp, values, shared);
+}
+
+extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(ATT_THREADS, 2)
     dsr_attention_row_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
     extern __shared__ uint4 att_memory[];
     att_shared &shared = *reinterpret_cast<att_shared *>(att_memory);
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    const uint32_t first_head = blockIdx.y * ATT_HEADS, warp = threadIdx.x / 32, half = warp % 2, other_half = warp / 2;
-    const uint32_t slots = ((at.width + ATT_RANKS - 1) / ATT_RANKS + 15) / 16 * 16;
-    const uint32_t first_slot = blockIdx.x * slots;
-    const uint32_t end_slot = first_slot + slots < at.width ? first_slot + slots : at.width;
-    float values[32][4];
-#pragma unroll
-    for (int n = 0; n < 32; n++)
-        values[n][0] = values[n][1] = values[n][2] = values[n][3] = 0.0f;
     if (threadIdx.x < ATT_HEADS) {
         shared.max[threadIdx.x] = __uint_as_float(0xff800000u);
         shared.sum[threadIdx.x] = 0.0f;
@@ -352,16 +432,10 @@ extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(A
     if (threadIdx.x == 0)
         shared.is_bad = 0;
     __syncthreads();
-    for (uint32_t slot = first_slot; slot < end_slot; slot += ATT_SLOTS) {
-        float logits[5][4];
-        gather_tile(at, slot, end_slot, shared);
-        tile_logits(at, first_head, half, other_half, shared, logits);
-        tile_softmax(plan.scale, half, other_half, shared, logits);
-        tile_values(half, other_half, shared, values);
-        __syncthreads();
-    }
-    join_statistics(plan, first_head, shared);
-    write_outputs(at, first_head, half, other_half, values, shared);
+    if (is_word_aligned(at.kv, at.kv_row_stride) && is_word_aligned(at.q, 0))
+        attend<true>(plan, at, shared);
+    else
+        attend<false>(plan, at, shared);
 }
 
 #endif

@@ -29,14 +29,14 @@ static __device__ __forceinline__ indexer_query find_query(const dsri_indexer_pl
         r++;
     const dsri_indexer_row_plan &row = plan.rows[r];
     const uint32_t i = query - row.first_query;
-    const uint32_t n_last = (uint32_t)(((uint64_t)row.start_pos + row.n_queries) / row.ratio);
+    const uint32_t n_last = (row.start_pos + row.n_queries) / row.ratio;
     const dsri_indexer_region region = dsri_indexer_region_of(n_last, plan.n_heads, plan.top_k);
     indexer_query at;
     at.keys = row.keys;
     at.key_row_stride = row.key_row_stride;
     at.q = row.q + (uint64_t)i * plan.n_heads * DSRI_INDEX_DIM;
     at.weights = row.weights + (uint64_t)i * plan.n_heads;
-    at.n_seen = (uint32_t)(((uint64_t)row.start_pos + i + 1) / row.ratio);
+    at.n_seen = (row.start_pos + i + 1) / row.ratio;
     at.scores = row.scores ? row.scores + i * row.kv_len
                            : reinterpret_cast<float *>(row.workspace + i * region.size_bytes + region.scores);
     at.n_scores = row.scores ? (uint32_t)row.kv_len : at.n_seen;

@@ -32,16 +32,15 @@ static __device__ __forceinline__ int place_of(int h)
     return (j / 4) * (PASS / 2) + b * 4 + j % 4;
 }
 
-template <int PASS>
+template <int PASS, bool WORDS>
 static __device__ __forceinline__ void stage_queries(const indexer_query &at, int first_head, float *q)
 {
     constexpr int N = PASS * (DSRI_INDEX_DIM / 8) / SCORE_THREADS;
-    const bool by_words = ((uintptr_t)at.q & 15) == 0;
     uint4 loaded[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int at_i = i * SCORE_THREADS + threadIdx.x, head = at_i % PASS, f = at_i / PASS * 8;
-        loaded[i] = load_8(at.q + (first_head + head) * DSRI_INDEX_DIM, f, by_words);
+        loaded[i] = load_8<WORDS>(at.q + (first_head + head) * DSRI_INDEX_DIM, f);
     }
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -51,20 +50,18 @@ static __device__ __forceinline__ void stage_queries(const indexer_query &at, in
 }
 
 /* keys[f][key] as F32; keys past the last one seen are zeros. A lane is a key: stores without bank conflicts. */
-template <int KEYS>
+template <int KEYS, bool WORDS>
 static __device__ __forceinline__ void stage_keys(const indexer_query &at, uint64_t first_key, float *keys)
 {
     constexpr int N = KEYS * (DSRI_INDEX_DIM / 8) / SCORE_THREADS, BATCH = 8;
-    const bool by_words = (((uintptr_t)at.keys | at.key_row_stride * 2) & 15) == 0;
-#pragma unroll
+#pragma unroll 1
     for (int first = 0; first < N; first += BATCH) {
         uint4 loaded[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int at_i = (first + i) * SCORE_THREADS + threadIdx.x, key = at_i % KEYS, f = at_i / KEYS * 8;
-            loaded[i] = make_uint4(0, 0, 0, 0);
-            if (first_key + key < at.n_seen)
-                loaded[i] = load_8(at.keys + (first_key + key) * at.key_row_stride, f, by_words);
+            const uint16_t *row = at.keys + (first_key + key) * at.key_row_stride;
+            loaded[i] = load_8<WORDS>(first_key + key < at.n_seen ? row : nullptr, f);
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
@@ -113,7 +110,7 @@ static __device__ __forceinline__ float sum_heads(const float c[TILE_HEADS])
     return __fadd_rn(low, high);
 }
 
-template <int HEADS>
+template <int HEADS, bool WORDS>
 static __device__ void score_block(const indexer_query &at, uint64_t first_key, float *shared)
 {
     typedef score_shape<HEADS> shape;
@@ -123,12 +120,12 @@ static __device__ void score_block(const indexer_query &at, uint64_t first_key, 
     const int key_base = warp * shape::WARP_KEYS + lane / GROUPS * 4;
     float dots[TILE_HEADS][TILE_KEYS], first_half[TILE_HEADS][TILE_KEYS];
 
-    stage_keys<KEYS>(at, first_key, keys);
+    stage_keys<KEYS, WORDS>(at, first_key, keys);
 #pragma unroll
     for (int pass = 0; pass < shape::PASSES; pass++) {
         if (pass)
             __syncthreads();
-        stage_queries<PASS>(at, pass * PASS, q);
+        stage_queries<PASS, WORDS>(at, pass * PASS, q);
         __syncthreads();
         multiply<PASS, KEYS>(q + b * 4, keys + key_base, dots);
 #pragma unroll
@@ -163,6 +160,18 @@ static __device__ void score_block(const indexer_query &at, uint64_t first_key, 
         store_score(at, first_key + key_base + b + HALF, true, mine_too);
 }
 
+template <bool WORDS>
+static __device__ __forceinline__ void score_block_of(uint32_t n_heads, const indexer_query &at, uint64_t first_key,
+                                                      float *shared)
+{
+    if (n_heads == 32)
+        score_block<32, WORDS>(at, first_key, shared);
+    else if (n_heads == 64)
+        score_block<64, WORDS>(at, first_key, shared);
+    else
+        score_block<128, WORDS>(at, first_key, shared);
+}
+
 extern "C" __global__ void __launch_bounds__(SCORE_THREADS) dsr_indexer_scores_bf16__cuda(
     const __grid_constant__ dsri_indexer_plan plan, uint8_t *zeroed)
 {
@@ -178,10 +187,8 @@ extern "C" __global__ void __launch_bounds__(SCORE_THREADS) dsr_indexer_scores_b
                 at.scores[first_key + i] = __uint_as_float(0xff800000u);
         return;
     }
-    if (plan.n_heads == 32)
-        score_block<32>(at, first_key, score_shared);
-    else if (plan.n_heads == 64)
-        score_block<64>(at, first_key, score_shared);
+    if (is_word_aligned(at.keys, at.key_row_stride) && is_word_aligned(at.q, 0))
+        score_block_of<true>(plan.n_heads, at, first_key, score_shared);
     else
-        score_block<128>(at, first_key, score_shared);
+        score_block_of<false>(plan.n_heads, at, first_key, score_shared);
 }

@@ -14,17 +14,17 @@ struct key_fragments {
     uint4 high[FEATURE_BLOCKS];
 };
 
-static __device__ __forceinline__ uint4 load_key_block(const indexer_query &at, uint64_t key, int block, bool by_words)
+template <bool WORDS>
+static __device__ __forceinline__ uint4 load_key_block(const indexer_query &at, uint64_t key, int block)
 {
-    if (key >= at.n_seen)
-        return make_uint4(0, 0, 0, 0);
-    return load_8(at.keys + key * at.key_row_stride, 32 * block + threadIdx.x % 4 * 8, by_words);
+    const uint16_t *row = at.keys + key * at.key_row_stride;
+    return load_8<WORDS>(key < at.n_seen ? row : nullptr, 32 * block + threadIdx.x % 4 * 8);
 }
 
 /* One tile's products with NTILES * 8 heads; each block of fragments is replaced by the next tile's once it is used. */
-template <int NTILES>
+template <int NTILES, bool WORDS>
 static __device__ __forceinline__ void multiply_tile(const indexer_query &at, const uint4 q[FEATURE_BLOCKS][NTILES],
-                                                     key_fragments &keys, uint64_t next_key, bool by_words,
+                                                     key_fragments &keys, uint64_t next_key,
                                                      float dots[NTILES][4])
 {
 #pragma unroll
@@ -39,8 +39,8 @@ static __device__ __forceinline__ void multiply_tile(const indexer_query &at, co
             multiply_add(dots[n], first, q[b][n].x, q[b][n].y);
             multiply_add(dots[n], second, q[b][n].z, q[b][n].w);
         }
-        keys.low[b] = load_key_block(at, next_key, b, by_words);
-        keys.high[b] = load_key_block(at, next_key + 8, b, by_words);
+        keys.low[b] = load_key_block<WORDS>(at, next_key, b);
+        keys.high[b] = load_key_block<WORDS>(at, next_key + 8, b);
     }
 }
 
@@ -67,33 +67,31 @@ static __device__ __forceinline__ void sum_tile(const float dots[NTILES][4], con
 
 /* Keys [first, end) against heads first_head... of the query. PART: 0 all heads at once; 1 leaves partial sums in the scores;
  * 2 adds to them. */
-template <int NTILES, int PART>
+template <int NTILES, int PART, bool WORDS>
 static __device__ __forceinline__ void score_keys(const indexer_query &at, uint64_t first, uint64_t end, int first_head)
 {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
-    const bool by_words = (((uintptr_t)at.keys | at.key_row_stride * 2) & 15) == 0;
-    const bool q_by_words = ((uintptr_t)at.q & 15) == 0;
     uint64_t key = first + warp * TILE_KEYS_ROW + lane / 4;
     key_fragments keys;
     uint4 q[FEATURE_BLOCKS][NTILES];
     float weights[NTILES][2];
 #pragma unroll
     for (int b = 0; b < FEATURE_BLOCKS; b++) {
-        keys.low[b] = load_key_block(at, key, b, by_words);
-        keys.high[b] = load_key_block(at, key + 8, b, by_words);
+        keys.low[b] = load_key_block<WORDS>(at, key, b);
+        keys.high[b] = load_key_block<WORDS>(at, key + 8, b);
     }
 #pragma unroll
     for (int n = 0; n < NTILES; n++) {
         const uint16_t *head = at.q + (uint64_t)(first_head + 8 * n + lane / 4) * DSRI_INDEX_DIM;
 #pragma unroll
         for (int b = 0; b < FEATURE_BLOCKS; b++)
-            q[b][n] = load_8(head, 32 * b + t * 8, q_by_words);
+            q[b][n] = load_8<WORDS>(head, 32 * b + t * 8);
         weights[n][0] = at.weights[first_head + 8 * n + 2 * t];
         weights[n][1] = at.weights[first_head + 8 * n + 2 * t + 1];
     }
     for (; key - lane / 4 < end; key += ROW_WARPS * TILE_KEYS_ROW) {
         float dots[NTILES][4], sums[2];
-        multiply_tile<NTILES>(at, q, keys, key + ROW_WARPS * TILE_KEYS_ROW, by_words, dots);
+        multiply_tile<NTILES, WORDS>(at, q, keys, key + ROW_WARPS * TILE_KEYS_ROW, dots);
         sum_tile<NTILES>(dots, weights, sums);
         /* Lane t = 0 keeps the tile's key lane / 4, lane t = 1 the one 8 further. */
         const uint64_t own = key + t * 8;
@@ -110,6 +108,19 @@ static __device__ __forceinline__ void score_keys(const indexer_query &at, uint6
     }
 }
 
+template <bool WORDS>
+static __device__ __forceinline__ void score_keys_of(uint32_t n_heads, const indexer_query &at, uint64_t first, uint64_t end)
+{
+    if (n_heads == 32) {
+        score_keys<4, 0, WORDS>(at, first, end, 0);
+    } else if (n_heads == 64) {
+        score_keys<8, 0, WORDS>(at, first, end, 0);
+    } else {
+        score_keys<8, 1, WORDS>(at, first, end, 0);
+        score_keys<8, 2, WORDS>(at, first, end, 64);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1) dsr_indexer_scores_row_bf16__cuda(
     const __grid_constant__ dsri_indexer_plan plan, uint8_t *zeroed)
 {
@@ -118,12 +129,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1) dsr_indexer_scores_
     if (first >= at.n_scores)
         return;
     const uint64_t end = first + keys < at.n_scores ? first + keys : at.n_scores;
-    if (plan.n_heads == 32) {
-        score_keys<4, 0>(at, first, end, 0);
-    } else if (plan.n_heads == 64) {
-        score_keys<8, 0>(at, first, end, 0);
-    } else {
-        score_keys<8, 1>(at, first, end, 0);
-        score_keys<8, 2>(at, first, end, 64);
-    }
+    if (is_word_aligned(at.keys, at.key_row_stride) && is_word_aligned(at.q, 0))
+        score_keys_of<true>(plan.n_heads, at, first, end);
+    else
+        score_keys_of<false>(plan.n_heads, at, first, end);
 }

@@ -4,18 +4,30 @@
 
 #include "cuda/kernels/scalar.cuh"
 
-/* 8 BF16 values from feature f of a row on; zeros for a null row. Without by_words only 2-byte alignment is needed. */
-static __device__ __forceinline__ uint4 load_8(const uint16_t *row, uint32_t f, bool by_words)
+/* 8 BF16 values from feature f of a row on; zeros for a null row. Without WORDS only 2-byte alignment is needed: kernels come
+ * in both forms, so that the ordinary one does not carry the other's instructions. */
+template <bool WORDS>
+static __device__ __forceinline__ uint4 load_8(const uint16_t *row, uint32_t f)
 {
+    uint4 x = make_uint4(0, 0, 0, 0);
     if (row == nullptr)
-        return make_uint4(0, 0, 0, 0);
-    if (by_words)
-        return *reinterpret_cast<const uint4 *>(row + f);
-    uint32_t w[4];
+        return x;
+    if constexpr (WORDS) {
+        x = *reinterpret_cast<const uint4 *>(row + f);
+    } else {
+        uint32_t w[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        w[i] = row[f + 2 * i] | (uint32_t)row[f + 2 * i + 1] << 16;
-    return make_uint4(w[0], w[1], w[2], w[3]);
+        for (int i = 0; i < 4; i++)
+            w[i] = row[f + 2 * i] | (uint32_t)row[f + 2 * i + 1] << 16;
+        x = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+    return x;
+}
+
+/* Whether rows that start at p, stride elements apart, can be read 16 bytes at a time. */
+static __device__ __forceinline__ bool is_word_aligned(const void *p, uint64_t stride)
+{
+    return (((uintptr_t)p | stride * 2) & 15) == 0;
 }
 
 static __device__ __forceinline__ bool is_finite_8(uint4 x)
@@ -52,7 +64,7 @@ static __device__ __forceinline__ void store_column(uint4 x, float *to, int stri
 /* d += a . b for a 16 x 16 and a 16 x 8 matrix of BF16, fragments as mma.m16n8k16 has them. */
 static __device__ __forceinline__ void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
