@@ -44,6 +44,22 @@ static void pack_query(const query *x, uint32_t n_heads)
     }
 }
 
+/* Keys that will be read next, n of them. */
+typedef struct keys_ahead {
+    const uint16_t *keys;
+    uint64_t stride;
+    uint64_t n;
+} keys_ahead;
+
+static inline void prefetch_keys(const keys_ahead *ahead, uint64_t first, uint64_t n)
+{
+    for (uint64_t t = first; t < first + n && t < ahead->n; t++) {
+        for (int f = 0; f < DSRI_INDEX_DIM; f += 32) {
+            vec_prefetch(ahead->keys + t * ahead->stride + f);
+        }
+    }
+}
+
 /* One panel of the query. */
 typedef struct query_panel {
     const uint32_t *packed;
@@ -117,10 +133,13 @@ static inline void weigh_tile(const float *dots, const query_panel *p, float *su
     }
 }
 
-/* Sums of n keys (rounded up to TILE_KEYS). A tile's dots are weighed while the tiles after it are multiplied. */
-static void score_panel(const query_panel *p, const uint16_t *keys, size_t stride, uint32_t n, score_scratch *s)
+/* Sums of n keys (rounded up to TILE_KEYS). A tile's dots are weighed while the tiles after it are multiplied,
+ * and as many keys ahead are prefetched. */
+static void score_panel(const query_panel *p, const uint16_t *keys, size_t stride, uint32_t n, const keys_ahead *ahead,
+                        score_scratch *s)
 {
     for (uint32_t t = 0; t < n; t += TILE_KEYS) {
+        prefetch_keys(ahead, t, TILE_KEYS);
         float *const dots = s->dots[t / TILE_KEYS % 2];
         for (uint32_t h = 0; h < p->width; h += 2 * VF_LANES) {
             tile_products(keys + t * stride, stride * sizeof *keys, p->packed + h, p->width, dots + h);
@@ -161,12 +180,14 @@ static __attribute__((noinline)) void score_12_keys(const uint16_t *keys, const 
     score_tile(2, keys, DSRI_INDEX_DIM, p, sums);
 }
 
-/* Sums of n keys (rounded up to TILE_KEYS) that lie side by side. */
-static void score_panel(const query_panel *p, const uint16_t *keys, size_t stride, uint32_t n, score_scratch *s)
+/* Sums of n keys (rounded up to TILE_KEYS) that lie side by side. Prefetches the keys ahead, tile by tile. */
+static void score_panel(const query_panel *p, const uint16_t *keys, size_t stride, uint32_t n, const keys_ahead *ahead,
+                        score_scratch *s)
 {
     const uint32_t step = p->width == MAX_PANEL_HEADS ? 6 : 12;
     (void)stride;
     for (uint32_t t = 0; t < n; t += step) {
+        prefetch_keys(ahead, t, step);
         (step == 6 ? score_6_keys : score_12_keys)(keys + t * DSRI_INDEX_DIM, p, s->sums + t * VF_LANES);
     }
 }
@@ -183,29 +204,21 @@ static void copy_keys(const uint16_t *keys, uint64_t stride, uint32_t n, score_s
     memset(s->keys + n * DSRI_INDEX_DIM, 0, (size_t)(n_padded - n) * DSRI_INDEX_DIM * sizeof *keys);
 }
 
-static void prefetch_keys(const uint16_t *keys, uint64_t stride, uint64_t n)
-{
-    for (uint64_t t = 0; t < n; t++) {
-        for (int f = 0; f < DSRI_INDEX_DIM; f += 32) {
-            vec_prefetch(keys + t * stride + f);
-        }
-    }
-}
-
-/* Scores of n <= BLOCK_KEYS keys, of which n_after more follow. */
+/* Scores of n <= BLOCK_KEYS keys, after which n_after more of the query follow. */
 static void score_block(const query *x, uint32_t n_heads, const uint16_t *keys, uint64_t stride, uint32_t n,
                         uint64_t n_after, score_scratch *s)
 {
     const uint32_t width = panel_heads(n_heads);
     const int in_place = n % TILE_KEYS == 0 && (DSRI_ROW_IS_AMX || stride == DSRI_INDEX_DIM);
-    prefetch_keys(keys + n * stride, stride, n_after < BLOCK_KEYS ? n_after : BLOCK_KEYS);
+    keys_ahead ahead = {keys + n * stride, stride, n_after};
     if (!in_place) {
         copy_keys(keys, stride, n, s);
     }
     for (uint32_t h = 0; h < n_heads; h += width) {
         const query_panel p = {(const uint32_t *)(const void *)x->packed_q + (size_t)h * FEATURE_PAIRS, x->weights + h,
                                width, h == 0};
-        score_panel(&p, in_place ? keys : s->keys, in_place ? stride : DSRI_INDEX_DIM, n, s);
+        score_panel(&p, in_place ? keys : s->keys, in_place ? stride : DSRI_INDEX_DIM, n, &ahead, s);
+        ahead.n = 0;
     }
     finish_scores(s->sums, BLOCK_KEYS, n, s->scores, s->maxima);
 }
@@ -218,7 +231,7 @@ static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_
     uint64_t t = keys.first;
     while (t < end_causal) {
         const uint32_t n = end_causal - t < BLOCK_KEYS ? (uint32_t)(end_causal - t) : BLOCK_KEYS;
-        score_block(x, n_heads, row->keys + t * row->key_row_stride, row->key_row_stride, n, end_causal - t - n, s);
+        score_block(x, n_heads, row->keys + t * row->key_row_stride, row->key_row_stride, n, x->n_causal - t - n, s);
         memcpy(x->scores + t, s->scores, n * sizeof(float));
         memcpy(x->block_maxima + t / DSRI_SCORE_BLOCK, s->maxima,
                (n + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK * sizeof(float));
