@@ -1,0 +1,10 @@
+# The vector functions once per level, with the flags of the kernels.
+foreach(level IN LISTS dsr_levels)
+    add_library(bits_vector_functions_${level} OBJECT ${CMAKE_CURRENT_LIST_DIR}/vector_functions.c)
+    target_link_libraries(bits_vector_functions_${level} PRIVATE dsrows_build)
+    target_compile_definitions(bits_vector_functions_${level} PRIVATE DSRI_ISA=${level})
+    target_compile_options(bits_vector_functions_${level} PRIVATE ${dsr_flags_${level}})
+    target_sources(bits_test_vector_functions PRIVATE $<TARGET_OBJECTS:bits_vector_functions_${level}>)
+endforeach()
+dsr_add_test_case(bits.vector_functions_full full bits bits_test_vector_functions)
+set_tests_properties(bits.vector_functions_full PROPERTIES ENVIRONMENT DSR_TEST_TIER=full)
