@@ -203,7 +203,7 @@ static void model_head(const dsri_attention_plan *plan, uint32_t h, const uint16
             }
             numerator = add_step(numerator, weights + i, group, f);
         }
-        const uint16_t rounded = ref_bf16_from_f32(numerator / sum);
+        const uint16_t rounded = ref_bf16_from_f32(numerator * (1.0f / sum));
         output[f] = isfinite(ref_f32_from_bf16(rounded)) ? rounded : 0;
     }
     free(logits);

@@ -89,12 +89,11 @@ static inline void widen_pair(const uint16_t *from, float *to)
     vf_store(to + VF_LANES, odd);
 }
 
-/* +0 where the quotient, or what it rounds to, is not finite. */
-static inline vf finite_quotient(vf numerator, vf denominator)
+/* x, or +0 where it, or what it rounds to, is not finite. */
+static inline vf finite_output(vf x)
 {
     const vf limit = vf_from_bits(vi_set1(0x7f7f8000u)); /* the least that rounds to infinity in BF16 */
-    const vf quotient = vf_div(numerator, denominator);
-    return vf_select(vm_lt(vf_abs(quotient), limit), quotient, vf_zero());
+    return vf_select(vm_lt(vf_abs(x), limit), x, vf_zero());
 }
 
 #endif

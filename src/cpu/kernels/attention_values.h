@@ -168,8 +168,8 @@ static inline void store_output(const attention_query *a, uint32_t feature, cons
         VEC_UNROLL
         for (int p = 0; p < VALUE_PAIRS; p++) {
             const float *from = scratch->numerators + ((size_t)p * a->n_heads + h) * PAIR_FEATURES;
-            vf_store_bf16_pairs(to + p * PAIR_FEATURES, finite_quotient(vf_load(from), denominator),
-                                finite_quotient(vf_load(from + VF_LANES), denominator));
+            vf_store_bf16_pairs(to + p * PAIR_FEATURES, finite_output(vf_div(vf_load(from), denominator)),
+                                finite_output(vf_div(vf_load(from + VF_LANES), denominator)));
         }
     }
 }

@@ -200,20 +200,12 @@ static inline uint32_t *weight_tiles(const attention_query *a, uint32_t head)
                                        : (uint32_t *)(void *)weight_at(a, head, 0);
 }
 
-/* x >= 0 rounded to BF16, in the upper half. */
-static inline vi round_weight(vf x)
-{
-    const vi b = vf_bits(x);
-    const vi tie = vi_and(vi_shr(b, 16), vi_set1(1));
-    return vi_and(vi_add(b, vi_add(tie, vi_set1(0x7fff))), vi_set1(0xffff0000u));
-}
-
 static inline vi exponentiate_slot(const float *logits, size_t slot, size_t n, vf max, vf *sum)
 {
     if (slot >= n) {
         return vi_set1(0);
     }
-    const vi weight = round_weight(v_exp(vf_sub(vf_load(logits + slot * DSRI_HEAD_BLOCK), max)));
+    const vi weight = round_to_upper(v_exp(vf_sub(vf_load(logits + slot * DSRI_HEAD_BLOCK), max)));
     *sum = vf_add(*sum, vf_from_bits(weight));
     return weight;
 }
@@ -236,7 +228,7 @@ static inline void exponentiate_groups(const float *logits, size_t n, vf max, ui
     }
 }
 
-/* Weights and denominators of heads [head, + DSRI_HEAD_BLOCK). */
+/* Weights of heads [head, + DSRI_HEAD_BLOCK), and in the place of the denominators their reciprocals. */
 static void compute_row_weights(const attention_query *a, uint32_t head, const float *sinks)
 {
     const vf zero_output = vf_set1(NAN), sink = vf_load(sinks + head);
@@ -248,7 +240,7 @@ static void compute_row_weights(const attention_query *a, uint32_t head, const f
         sum = v_exp(vf_sub(sink, s.max[0]));
         exponentiate_groups(logits, n_selected(a), s.max[0], weight_tiles(a, head), &sum);
     }
-    vf_store(a->denominators + head, vf_select(s.bad[0], zero_output, sum));
+    vf_store(a->denominators + head, vf_select(s.bad[0], zero_output, vf_div(vf_set1(1.0f), sum)));
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------- */
@@ -395,10 +387,10 @@ static void compute_row_output(const attention_query *a, uint32_t feature, value
 {
     add_all_values(a, feature, scratch);
     for (uint32_t h = 0; h < a->n_heads; h++) {
-        const vf denominator = vf_set1(a->denominators[h]);
-        uint16_t *to = a->output + (size_t)h * DSRI_HEAD_DIM + feature;
-        vf_store_bf16(to, finite_quotient(vf_load(scratch->numerators[h]), denominator));
-        vf_store_bf16(to + VF_LANES, finite_quotient(vf_load(scratch->numerators[h] + VF_LANES), denominator));
+        const vf factor = vf_set1(a->denominators[h]);
+        store_rounded(a->output + (size_t)h * DSRI_HEAD_DIM + feature,
+                      finite_output(vf_mul(vf_load(scratch->numerators[h]), factor)),
+                      finite_output(vf_mul(vf_load(scratch->numerators[h] + VF_LANES), factor)));
     }
 }
 

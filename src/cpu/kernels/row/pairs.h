@@ -36,4 +36,21 @@ static inline void interleave_rows(vi first, vi second, uint32_t *to)
     vi_store(to + VF_LANES, _mm512_permutex2var_epi16(first, vi_load(halves + VF_LANES), second));
 }
 
+/* x, finite, rounded to BF16 (ties to even), in the upper half. */
+static inline vi round_to_upper(vf x)
+{
+    const vi b = vf_bits(x);
+    const vi tie = vi_and(vi_shr(b, 16), vi_set1(1));
+    return vi_and(vi_add(b, vi_add(tie, vi_set1(0x7fff))), vi_set1(0xffff0000u));
+}
+
+/* 32 finite values rounded to BF16, in order. */
+static inline void store_rounded(uint16_t *to, vf first, vf second)
+{
+    static const uint32_t upper_halves[VF_LANES] = {
+        0x00030001, 0x00070005, 0x000b0009, 0x000f000d, 0x00130011, 0x00170015, 0x001b0019, 0x001f001d,
+        0x00230021, 0x00270025, 0x002b0029, 0x002f002d, 0x00330031, 0x00370035, 0x003b0039, 0x003f003d};
+    vi_store_pairs(to, _mm512_permutex2var_epi16(round_to_upper(first), vi_load(upper_halves), round_to_upper(second)));
+}
+
 #endif
