@@ -98,16 +98,22 @@ static void layers_equal_the_model(void **state)
     dsr_attention_config window = block_config(DSR_LAYER_WINDOW);
     window.hidden_size = 64;
     check_against_model("window", window, 1);
+#ifndef DSR_TEST_EMULATED
     check_against_model("window", window, 150);
+#endif
     dsr_attention_config far = block_config(DSR_LAYER_RATIO_128);
     far.hidden_size = 64;
-    check_against_model("ratio 128", far, 127);
+    check_against_model("ratio 128", far, 130);
+#ifndef DSR_TEST_EMULATED
     check_against_model("ratio 128", far, 300);
+#endif
     dsr_attention_config near = block_config(DSR_LAYER_RATIO_4);
     near.hidden_size = 64;
     near.top_k = 512;
     check_against_model("ratio 4", near, 7);
+#ifndef DSR_TEST_EMULATED
     check_against_model("ratio 4", near, 150);
+#endif
     near.n_heads = 128;
     near.n_index_heads = 128;
     near.o_groups = 16;
