@@ -11,6 +11,16 @@ static void in_order(uint32_t *order, uint32_t n)
     }
 }
 
+/* Long lists and caches are left to the full tier. */
+static int is_long(const bit_case *c)
+{
+    uint64_t n = 0;
+    for (uint32_t r = 0; r < c->n_rows; r++) {
+        n += c->rows[r].n_queries * (c->rows[r].width * 4 + c->rows[r].kv_len);
+    }
+    return n > 4000;
+}
+
 typedef void (*property)(const bit_case *c, const bit_results *expected, random_stream *random);
 
 static void for_every_shape(property holds)
@@ -20,9 +30,11 @@ static void for_every_shape(property holds)
         for (uint32_t shape = 0; shape < bit_n_shapes(bit_op_at(i)); shape++) {
             random_stream random = random_open(seed, 100 * i + shape);
             bit_case *c = small_case(bit_op_at(i), shape, random_next(&random) % 1000, MAX_ROWS);
-            bit_results *expected = bit_reference(c);
-            holds(c, expected, &random);
-            bit_results_free(expected);
+            if (is_full_tier() || !is_long(c)) {
+                bit_results *expected = bit_reference(c);
+                holds(c, expected, &random);
+                bit_results_free(expected);
+            }
             bit_case_free(c);
         }
     }
@@ -91,7 +103,8 @@ static void other_rows_refilled(const bit_case *c, const bit_results *expected, 
     const uint32_t n_contexts = choose_contexts(random, chosen);
     in_order(order, c->n_rows);
     for (uint32_t k = 0; k < n_contexts; k++) {
-        for (int how = 0; how < N_FILLS; how++) {
+        const int first_fill = is_full_tier() ? 0 : (int)random_below(random, N_FILLS - 1);
+        for (int how = first_fill; how < (is_full_tier() ? (int)N_FILLS : first_fill + 2); how++) {
             const uint32_t kept = random_below(random, c->n_rows);
             bit_case *changed = small_case(c->op, c->shape, c->seed, MAX_ROWS);
             refill_others(changed, kept, how, random);
@@ -120,9 +133,9 @@ static void repeated(const bit_case *c, const bit_results *expected, random_stre
     char text[BIT_TEXT_BYTES] = "";
     in_order(order, c->n_rows);
     for (uint32_t k = 0; k < n_contexts; k++) {
-        for (int address = 0; address < 3; address++) {
+        for (int address = 0; address < 2; address++) {
             const bit_layout layout = {random_next(random) % 1000, address == 1, address ? 0x55 : 0xff};
-            const bit_run run = {FP_MODE_DEFAULT, 2, 0};
+            const bit_run run = {FP_MODE_DEFAULT, 1, 0};
             if (bit_check(c, expected, order, c->n_rows, &layout, chosen[k], &run, text) != 0) {
                 fail_msg("%s", text);
             }

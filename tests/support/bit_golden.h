@@ -13,7 +13,7 @@ typedef struct bit_golden_line {
     uint64_t hash;
 } bit_golden_line;
 
-/* Every op and shape with two seeds. */
+/* Every shape of every op. */
 uint32_t bit_golden_n_lines(void);
 /* The case of a line; hash 0. */
 bit_golden_line bit_golden_case(uint32_t index);
