@@ -3,7 +3,7 @@
  * read rate. Everything is measured in turn within each round, in one process; the table shows medians.
  *
  * usage: bench_attention_block [--threads N] [--requests N] [--context N] [--rounds N] [--cache bf16|official]
- *                              [--clock wall|cpu]
+ *                              [--clock wall|cpu] [--exact device|row]
  *
  * The cpu clock counts processor time: for one thread on a machine that others load, too. */
 #include "synthetic_layer.h"
@@ -21,6 +21,7 @@ typedef struct options {
     uint32_t n_threads, n_requests, context, n_rounds;
     dsr_cache_treatment cache;
     clockid_t clock;
+    dsr_exactness exactness;
 } options;
 
 /* What is timed, each for one request and for all. */
@@ -321,10 +322,11 @@ static void report(bench *b)
 {
     const double read_rate = READ_BYTES / median(b, PART_READ, 0);
     const double projection_rate = (double)b->weight_bytes / median(b, PART_PROJECTIONS, 0);
-    printf("V4-Flash shape, ratio 4, context %u, %s caches, %s, %u threads, medians of %u rounds, %s time\n\n",
-           (unsigned)b->o.context, b->o.cache == DSR_CACHE_OFFICIAL ? "official" : "bf16",
-           dsr_isa_name(dsr_context_isa(b->context)), (unsigned)b->o.n_threads, (unsigned)b->o.n_rounds,
-           b->o.clock == CLOCK_MONOTONIC ? "wall" : "processor");
+    printf(
+        "V4-Flash shape, ratio 4, context %u, %s caches, %s, %s-exact, %u threads, medians of %u rounds, %s time\n\n",
+        (unsigned)b->o.context, b->o.cache == DSR_CACHE_OFFICIAL ? "official" : "bf16",
+        dsr_isa_name(dsr_context_isa(b->context)), b->o.exactness == DSR_EXACT_ROW ? "row" : "device",
+        (unsigned)b->o.n_threads, (unsigned)b->o.n_rounds, b->o.clock == CLOCK_MONOTONIC ? "wall" : "processor");
     printf("%-22s %12s %9u reqs %7s\n", "milliseconds", "1 request", (unsigned)b->o.n_requests, "ratio");
     for (int p = 0; p < PART_READ; p++) {
         const double one = median(b, (part)p, 0), many = median(b, (part)p, 1);
@@ -362,12 +364,14 @@ static options parse(int argc, char **argv)
             o.cache = strcmp(argv[i + 1], "official") == 0 ? DSR_CACHE_OFFICIAL : DSR_CACHE_BF16;
         else if (strcmp(argv[i], "--clock") == 0)
             o.clock = strcmp(argv[i + 1], "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
+        else if (strcmp(argv[i], "--exact") == 0)
+            o.exactness = strcmp(argv[i + 1], "row") == 0 ? DSR_EXACT_ROW : DSR_EXACT_DEVICE;
         else
             argc = -1;
     }
     if (argc < 0 || argc % 2 == 0) {
         fputs("usage: bench_attention_block [--threads N] [--requests N] [--context N] [--rounds N] "
-              "[--cache bf16|official] [--clock wall|cpu]\n",
+              "[--cache bf16|official] [--clock wall|cpu] [--exact device|row]\n",
               stderr);
         exit(2);
     }
@@ -382,6 +386,7 @@ int main(int argc, char **argv)
         return 1;
     b->o = parse(argc, argv);
     desc.n_threads = b->o.n_threads;
+    desc.exactness = b->o.exactness;
     if (dsr_context_create(&desc, &b->context) != DSR_OK) {
         fprintf(stderr, "%s\n", dsr_create_error_text());
         return 1;
