@@ -63,7 +63,7 @@ static dsr_status joint_encode(direct *d, direct_form form, joint *j, uint32_t f
         rows[i].kv_len = j->kv_len;
         rows[i].q_row = first + i;
         rows[i].index_offset = (uint64_t)(first + i) * j->max_width;
-        rows[i].width = j->widths[first + i];
+        rows[i].width = j->widths[(first + i) % DSR_MAX_ROWS]; /* more rows than there may be are asked for, too */
     }
     desc.n_rows = n;
     desc.rows = rows;
