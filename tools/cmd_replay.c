@@ -97,9 +97,13 @@ static void print_text(const replay_options *o, const session *s, const replay_r
            cli_exactness_name(o->device.exactness), (unsigned)o->device.n_threads);
     print_requests(result);
     print_compressors(result);
-    printf("\nused of what is allowed: scores %.0f %% of %.0e, attention %.0f %% of half a BF16 unit and %.0e\n",
-           100 * worst_fraction(result, 1), REPLAY_SCORE_TOLERANCE, 100 * worst_fraction(result, 0),
-           REPLAY_ATTENTION_TOLERANCE);
+    printf("\nused of what is allowed: scores %.0f %% of %.0e, attention %.0f %% of ", 100 * worst_fraction(result, 1),
+           REPLAY_SCORE_TOLERANCE, 100 * worst_fraction(result, 0));
+    if (o->device.exactness == DSR_EXACT_ROW) {
+        printf("the row-exact bound\n");
+    } else {
+        printf("half a BF16 unit and %.0e\n", REPLAY_ATTENTION_TOLERANCE);
+    }
     printf("digest of all joint results (SHA-256): %s\n", result->digest);
 }
 

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,8 @@ static void says_what_bad_usage_is(void **state)
     command_expect(2, "--in and --out are needed", "run gather --in a");
     command_expect(2, "'x' is not a row number", "run gather --in a --out b --only 1,x");
     command_expect(2, "'' is not a row number", "run gather --in a --out b --only 1,");
+    command_expect(2, "'0000000000000000000000005x' is not a row number",
+                   "run gather --in a --out b --only 0000000000000000000000005x");
     command_expect(2, "row 1 is given twice", "run gather --in a --out b --only 1,2,1");
     command_expect(2, "--threads -1: give a number", "run gather --in a --out b --threads -1");
     command_expect(2, "--threads 1025", "run gather --in a --out b --threads 1025");
@@ -36,6 +39,38 @@ static void says_what_bad_usage_is(void **state)
     command_expect(2, "--backend tpu: give cpu or cuda", "run gather --in a --out b --backend tpu");
     command_expect(2, "give one FILE", "replay");
     command_expect(2, "missing.safetensors: No such file", "replay missing.safetensors");
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *stream = fopen(path, "w");
+    assert_non_null(stream);
+    assert_true(fputs(text, stream) >= 0);
+    assert_int_equal(fclose(stream), 0);
+}
+
+static void bench_refuses_files_without_shapes(void **state)
+{
+    (void)state;
+    write_text("empty.txt", "# nothing\n");
+    write_text("shapes.txt", "compressor rows=1 ratio=4 dim=128\n");
+    write_text("other.json", "{\"results\": []}");
+    command_expect(2, "missing.txt: No such file", "bench --shapes missing.txt");
+    command_expect(2, "missing.txt: No such file", "bench --shapes shapes.txt --shapes missing.txt");
+    command_expect(2, "empty.txt: no shape in it", "bench --shapes empty.txt");
+    command_expect(2, "Is a directory", "bench --shapes .");
+    command_expect(2, "other.json: none of these shapes is in it",
+                   "bench --shapes shapes.txt --seconds 0.001 --compare other.json");
+}
+
+static void bench_report_escapes_its_command(void **state)
+{
+    (void)state;
+    write_text("<b>&.txt", "compressor rows=1 ratio=4 dim=128\n");
+    command_expect(0, "", "bench --shapes '<b>&.txt' --seconds 0.001 --report report.html");
+    command_result page = command_run("--version; cat report.html");
+    assert_non_null(strstr(page.out, "--shapes &#60;b&#62;&#38;.txt"));
+    command_free(&page);
 }
 
 /* No machine has both kinds of CPU. */
@@ -108,6 +143,13 @@ static void replay_gives_one_digest(void **state)
         json_decref(document);
         command_free(&result);
     }
+}
+
+/* Row-exact kernels have bits of their own, which are not those of the digest, and a wider bound for attention. */
+static void replay_passes_row_exact(void **state)
+{
+    (void)state;
+    command_expect(0, "", "replay " DATA " --exact row");
 }
 
 /* Replays a copy of the record with the first four bytes of one tensor replaced. */
@@ -213,10 +255,13 @@ static void digest_is_sha256(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bench_refuses_files_without_shapes),
+        cmocka_unit_test(bench_report_escapes_its_command),
         cmocka_unit_test(says_what_bad_usage_is),
         cmocka_unit_test(says_what_is_not_available),
         cmocka_unit_test(info_lists_kernels_of_every_level),
         cmocka_unit_test(replay_gives_one_digest),
+        cmocka_unit_test(replay_passes_row_exact),
         cmocka_unit_test(replay_finds_a_wrong_record),
         cmocka_unit_test(help_is_on_standard_output),
         cmocka_unit_test(full_output_is_an_error),
