@@ -135,6 +135,17 @@ static void write_table(FILE *file, const bench_run *run)
     fputs("</table>\n", file);
 }
 
+static void write_escaped(FILE *file, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (strchr("<>&\"'", *text) != NULL) {
+            fprintf(file, "&#%d;", *text);
+        } else {
+            fputc(*text, file);
+        }
+    }
+}
+
 int bench_write_report(const cli_command *command, const bench_run *run, const char *path)
 {
     FILE *file = fopen(path, "w");
@@ -147,9 +158,11 @@ int bench_write_report(const cli_command *command, const bench_run *run, const c
             "body{font:14px sans-serif;max-width:1000px;margin:2em auto}table{border-collapse:collapse}"
             "td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}td:first-child{text-align:left}"
             "text{font:12px sans-serif}.grid{stroke:#ddd}.roof{fill:none;stroke:#999;stroke-width:2}</style>\n"
-            "<h1>dsrows bench</h1><p>%s; %s; %s, %s-exact, %u threads; <code>%s</code></p>\n",
+            "<h1>dsrows bench</h1><p>%s; %s; %s, %s-exact, %u threads; <code>",
             run->machine, run->date, dsr_isa_name(run->isa), run->exactness == DSR_EXACT_ROW ? "row" : "device",
-            run->n_threads > 1 ? run->n_threads : 1, run->command);
+            run->n_threads > 1 ? run->n_threads : 1);
+    write_escaped(file, run->command);
+    fputs("</code></p>\n", file);
     fprintf(file,
             "<p>Peaks of this process, one thread: F32 multiply-add %.1f GFLOP/s, BF16 dot %.1f, AMX %.1f; memory read "
             "%.1f GB/s, all threads %.1f.</p>\n",

@@ -91,14 +91,14 @@ int bench_read_shapes(const cli_command *command, const char *path, bench_shape 
 {
     char line[256];
     size_t capacity = 0, number = 0;
+    *shapes = NULL;
+    *n_shapes = 0;
     FILE *file = fopen(path, "r");
     if (file == NULL) {
         cli_error(command, "%s: %s", path, strerror(errno));
         return CLI_BAD_INPUT;
     }
     int code = CLI_DONE;
-    *shapes = NULL;
-    *n_shapes = 0;
     while (code == CLI_DONE && fgets(line, sizeof line, file) != NULL) {
         bench_shape shape;
         const int found = parse_line(line, &shape);
@@ -123,6 +123,10 @@ int bench_read_shapes(const cli_command *command, const char *path, bench_shape 
             *shapes = grown;
         }
         (*shapes)[(*n_shapes)++] = shape;
+    }
+    if (code == CLI_DONE && (ferror(file) || *n_shapes == 0)) {
+        cli_error(command, "%s: %s", path, ferror(file) ? strerror(errno) : "no shape in it");
+        code = CLI_BAD_INPUT;
     }
     fclose(file);
     return code;

@@ -256,6 +256,7 @@ static int compare_runs(const bench_run *run, const bench_options *options)
 {
     json_error_t error;
     json_t *old = json_load_file(options->compare, 0, &error);
+    size_t n_compared = 0;
     int code = CLI_DONE;
     if (old == NULL || !json_is_array(json_object_get(old, "results"))) {
         cli_error(&cli_bench, "%s: no results of dsrows bench --json: %s", options->compare,
@@ -272,12 +273,17 @@ static int compare_runs(const bench_run *run, const bench_options *options)
             fprintf(stderr, "%-52s not in %s\n", run->results[i].shape.name, options->compare);
             continue;
         }
+        n_compared++;
         const double growth = 1e6 * run->results[i].joint.median * clock / before - 1;
         const int is_slower = growth > options->bound;
         fprintf(stderr, "%-52s %+6.1f %%%s\n", run->results[i].shape.name, 100 * growth, is_slower ? "  SLOWER" : "");
         code = is_slower ? CLI_DIFFERS : code;
     }
     json_decref(old);
+    if (n_compared == 0) {
+        cli_error(&cli_bench, "%s: none of these shapes is in it", options->compare);
+        code = CLI_BAD_INPUT;
+    }
     return code;
 }
 
@@ -400,6 +406,7 @@ static int run_bench(int argc, char **argv)
     }
     code = read_all_shapes(&options, &shapes, &n_shapes);
     if (code != CLI_DONE) {
+        free(shapes);
         return code;
     }
     const time_t now = time(NULL);

@@ -40,7 +40,10 @@ static int parse_only(run_options *o, const char *text)
     char number[24];
     for (;;) {
         const size_t length = strcspn(text, ",");
-        snprintf(number, sizeof number, "%.*s", (int)(length < sizeof number ? length : sizeof number), text);
+        if (length >= sizeof number) {
+            return cli_usage_error(&cli_run, "--only: '%.*s' is not a row number", (int)length, text);
+        }
+        snprintf(number, sizeof number, "%.*s", (int)length, text);
         const int code = add_only_row(o, number);
         if (code != CLI_DONE || text[length] == '\0') {
             return code;

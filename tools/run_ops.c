@@ -60,7 +60,33 @@ static int32_t read_count(case_file *c, const char *name, int32_t fallback)
     return value;
 }
 
-static void read_indexer_row(case_file *c, uint32_t r, uint64_t n_heads, indexer_row *row, uint64_t *row_heads)
+static int32_t read_top_k(case_file *c)
+{
+    const int32_t top_k = read_count(c, "top_k", 512);
+    if (c->code == CLI_DONE && (top_k > DSR_MAX_TOP_K || top_k % 32 != 0)) {
+        case_bad_value(c, case_tensor(c, "top_k", one_i32), "%d given, needed is a multiple of 32 up to %d", (int)top_k,
+                       DSR_MAX_TOP_K);
+    }
+    return top_k;
+}
+
+/* The library checks these too, but it counts a call's rows, and with --only those are not the file's. */
+static void check_indexer_row(case_file *c, const st_tensor *keys, const st_tensor *offset, uint64_t n_visible)
+{
+    if (keys->shape[0] < n_visible) {
+        case_bad_value(c, keys, "%llu keys given, start_pos makes %llu visible", (unsigned long long)keys->shape[0],
+                       (unsigned long long)n_visible);
+    }
+    if (offset != NULL && case_i32(offset) < 0) {
+        case_bad_value(c, offset, "%d given, needed is a number from 0 on", (int)case_i32(offset));
+    } else if (offset != NULL && n_visible > 0 && (uint64_t)case_i32(offset) + n_visible - 1 > INT32_MAX) {
+        case_bad_value(c, offset, "%d given, with %llu visible keys an index does not fit in 32 bits",
+                       (int)case_i32(offset), (unsigned long long)n_visible);
+    }
+}
+
+static void read_indexer_row(case_file *c, uint32_t r, uint64_t n_heads, int32_t ratio, indexer_row *row,
+                             uint64_t *row_heads)
 {
     const st_tensor *q = case_row_tensor(c, "q", r, (case_shape){"BF16", 2, {n_heads, DSR_INDEX_DIM}, {"Hi", NULL}});
     const st_tensor *weights = case_row_tensor(c, "weights", r, (case_shape){"F32", 1, {q->shape[0]}, {"Hi"}});
@@ -69,6 +95,9 @@ static void read_indexer_row(case_file *c, uint32_t r, uint64_t n_heads, indexer
     const st_tensor *offset = case_optional_row_tensor(c, "offset", r, one_i32);
     if (case_i32(start_pos) < 0) {
         case_bad_value(c, start_pos, "%d given, needed is a position from 0 on", (int)case_i32(start_pos));
+    }
+    if (c->code == CLI_DONE) {
+        check_indexer_row(c, keys, offset, ((uint64_t)case_i32(start_pos) + 1) / (uint64_t)ratio);
     }
     *row_heads = q->shape[0];
     if (*row_heads > UINT32_MAX) {
@@ -86,9 +115,9 @@ static void run_indexer(case_file *c, session *s)
 {
     indexer_row rows[DSR_MAX_ROWS] = {{0}};
     uint64_t n_heads = 0;
-    const int32_t top_k = read_count(c, "top_k", 512), ratio = read_count(c, "ratio", 4);
+    const int32_t top_k = read_top_k(c), ratio = read_count(c, "ratio", 4);
     for (uint32_t r = 0; r < c->n_rows; r++) {
-        read_indexer_row(c, r, n_heads, &rows[r], &n_heads);
+        read_indexer_row(c, r, n_heads, ratio, &rows[r], &n_heads);
     }
     for (uint32_t r = 0; r < c->n_rows; r++) {
         rows[r].indices = case_row_output(c, "indices", r, (case_shape){"I32", 1, {(uint64_t)top_k}, {NULL}});

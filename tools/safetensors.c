@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* The format's own limit on the header. */
 static const uint64_t max_header_bytes = 100000000;
@@ -386,21 +387,45 @@ static int write_stream(FILE *stream, const char *header, const st_tensor *tenso
     return 1;
 }
 
-int st_write(const char *path, const st_tensor *tensors, size_t n_tensors, char message[ST_MESSAGE_BYTES])
+/* 1 when done; otherwise 0 and errno is the first failure's. */
+static int write_file(const char *path, const char *header, const st_tensor *tensors, size_t n_tensors)
 {
-    char *header = header_text(tensors, n_tensors);
-    if (header == NULL) {
-        snprintf(message, ST_MESSAGE_BYTES, "%s: not enough memory", path);
+    FILE *stream = fopen(path, "wb");
+    if (stream == NULL) {
         return 0;
     }
-    FILE *stream = fopen(path, "wb");
-    int done = stream != NULL && write_stream(stream, header, tensors, n_tensors);
-    if (stream != NULL && fclose(stream) != 0) {
-        done = 0;
+    const int is_written = write_stream(stream, header, tensors, n_tensors);
+    const int error = errno;
+    const int is_closed = fclose(stream) == 0;
+    if (!is_written) {
+        errno = error;
     }
-    if (!done) {
-        snprintf(message, ST_MESSAGE_BYTES, "%s: cannot write: %s", path, strerror(errno));
+    return is_written && is_closed;
+}
+
+/* A file that is new or to be replaced is written beside its place and moved there when it is whole, so a failure
+ * leaves what was there before. A device, a pipe or a link is written as it is. */
+int st_write(const char *path, const st_tensor *tensors, size_t n_tensors, char message[ST_MESSAGE_BYTES])
+{
+    static const char suffix[] = ".partial";
+    struct stat found;
+    const int is_direct = lstat(path, &found) == 0 && !S_ISREG(found.st_mode);
+    char *header = header_text(tensors, n_tensors);
+    char *partial = malloc(strlen(path) + sizeof suffix);
+    int done = 0;
+    if (header == NULL || partial == NULL) {
+        snprintf(message, ST_MESSAGE_BYTES, "%s: not enough memory", path);
+    } else {
+        snprintf(partial, strlen(path) + sizeof suffix, "%s%s", path, is_direct ? "" : suffix);
+        done = write_file(partial, header, tensors, n_tensors) && (is_direct || rename(partial, path) == 0);
+        if (!done) {
+            snprintf(message, ST_MESSAGE_BYTES, "%s: cannot write: %s", path, strerror(errno));
+        }
+        if (!done && !is_direct) {
+            remove(partial);
+        }
     }
+    free(partial);
     free(header);
     return done;
 }

@@ -381,11 +381,40 @@ static void names_ill_shaped_tensors(void **state)
     command_expect(2, "tensor start_pos.0: -1 given", RUN("indexer"));
     *start_pos = 19;
     write_draft(d, "case.safetensors");
-    command_expect(2, "DSR_ERR_KV_LEN", RUN("indexer"));
+    command_expect(2, "tensor kv.0: 4 keys given, start_pos makes 5 visible", RUN("indexer"));
     *start_pos = 15;
     *(int32_t *)add(d, "top_k", -1, "I32", 1, 1, 1) = 0;
     write_draft(d, "case.safetensors");
     command_expect(2, "tensor top_k: 0 given", RUN("indexer"));
+    *(int32_t *)(uintptr_t)drafted(d, "top_k", -1)->data = INT32_MAX;
+    write_draft(d, "case.safetensors");
+    command_expect(2, "tensor top_k: 2147483647 given, needed is a multiple of 32 up to 2048", RUN("indexer"));
+    free_draft(d);
+}
+
+/* With --only a row is the first of the call, but messages speak of the file's. */
+static void names_rows_of_the_file(void **state)
+{
+    draft *d = new_draft(8);
+    (void)state;
+    add_bf16(d, "q", 3, N_HEADS, REF_INDEX_DIM);
+    add_f32(d, "weights", 3, 1, N_HEADS, 1);
+    add_bf16(d, "kv", 3, 4, REF_INDEX_DIM);
+    int32_t *start_pos = add(d, "start_pos", 3, "I32", 1, 1, 1), *offset = add(d, "offset", 3, "I32", 1, 1, 1);
+    *start_pos = 15;
+    *offset = INT32_MAX - 3;
+    write_draft(d, "case.safetensors");
+    command_expect(0, "", RUN("indexer") "--only 3");
+    *offset = INT32_MAX - 2;
+    write_draft(d, "case.safetensors");
+    command_expect(2, "tensor offset.3: 2147483645 given", RUN("indexer") "--only 3");
+    *offset = -1;
+    write_draft(d, "case.safetensors");
+    command_expect(2, "tensor offset.3: -1 given", RUN("indexer") "--only 3");
+    *offset = 0;
+    *start_pos = 19;
+    write_draft(d, "case.safetensors");
+    command_expect(2, "tensor kv.3: 4 keys given", RUN("indexer") "--only 3");
     free_draft(d);
 }
 
@@ -417,10 +446,11 @@ static void refuses_unsupported_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_attention),        cmocka_unit_test(runs_indexer),
-        cmocka_unit_test(runs_compressor),       cmocka_unit_test(runs_gather),
-        cmocka_unit_test(names_missing_tensors), cmocka_unit_test(names_ill_shaped_tensors),
-        cmocka_unit_test(refuses_too_many_rows), cmocka_unit_test(refuses_unsupported_shapes),
+        cmocka_unit_test(runs_attention),         cmocka_unit_test(runs_indexer),
+        cmocka_unit_test(runs_compressor),        cmocka_unit_test(runs_gather),
+        cmocka_unit_test(names_missing_tensors),  cmocka_unit_test(names_ill_shaped_tensors),
+        cmocka_unit_test(refuses_too_many_rows),  cmocka_unit_test(refuses_unsupported_shapes),
+        cmocka_unit_test(names_rows_of_the_file),
     };
     return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);
 }

@@ -3,12 +3,14 @@
 #include "safetensors.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -190,12 +192,43 @@ static void writes_what_it_reads(void **state)
     assert_non_null(strstr(message, "cannot write"));
 }
 
+/* A file system that is full: a limit on the size of files stands in for it. */
+static void failed_write_leaves_what_was_there(void **state)
+{
+    static const float values[4096];
+    const st_tensor small = {.name = "x", .dtype = "F32", .n_dims = 1, .shape = {8}, .data = values};
+    const st_tensor large = {.name = "x", .dtype = "F32", .n_dims = 1, .shape = {4096}, .data = values};
+    char message[ST_MESSAGE_BYTES];
+    struct rlimit before, limited;
+    (void)state;
+    assert_true(st_write(path, &small, 1, message));
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limited = before;
+    limited.rlim_cur = 1024;
+    void (*const handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limited), 0);
+    const int old_kept = !st_write(path, &large, 1, message), none_made = !st_write("new.st", &large, 1, message);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    assert_true(old_kept && none_made);
+    st_file *file = st_open(path, message);
+    assert_non_null(file);
+    assert_int_equal(st_find(file, "x")->n_elements, 8);
+    st_close(file);
+    assert_null(st_open("new.st", message));
+    assert_null(st_open("new.st.partial", message));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_bad_headers),     cmocka_unit_test(refuses_bad_lengths),
-        cmocka_unit_test(refuses_what_is_no_file), cmocka_unit_test(refuses_every_truncation),
-        cmocka_unit_test(reads_what_is_there),     cmocka_unit_test(writes_what_it_reads),
+        cmocka_unit_test(refuses_bad_headers),
+        cmocka_unit_test(refuses_bad_lengths),
+        cmocka_unit_test(refuses_what_is_no_file),
+        cmocka_unit_test(refuses_every_truncation),
+        cmocka_unit_test(reads_what_is_there),
+        cmocka_unit_test(writes_what_it_reads),
+        cmocka_unit_test(failed_write_leaves_what_was_there),
     };
     return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);
 }
