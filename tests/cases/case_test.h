@@ -23,6 +23,12 @@
 #define BF16_ONE        ((uint16_t)0x3f80)
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
 
+#ifdef DSR_TEST_EMULATED
+enum { IS_EMULATED = 1 };
+#else
+enum { IS_EMULATED = 0 };
+#endif
+
 static const dsr_isa all_isas[] = {DSR_ISA_SCALAR, DSR_ISA_AVX2, DSR_ISA_AVX512, DSR_ISA_NEON};
 
 /* Run a case once per level of this machine, with 0 and with 3 threads in turn. */

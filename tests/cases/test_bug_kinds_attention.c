@@ -1,4 +1,4 @@
-/* What broke sparse attention, sinks and joint calls for others, cases 9 and 64 to 91 of the collection. */
+/* What broke sparse attention, sinks and joint calls for others, cases 9 and 64 to 91 of docs/reported-faults.md. */
 #include "case_test.h"
 
 #include <pthread.h>
@@ -192,7 +192,7 @@ static void both_66(direct *d)
 static void case_66_large(direct *d, direct_form form)
 {
     check_ones(d, form, 512, 1, 64);
-    check_ones(d, form, 5000, 1, 64);
+    check_ones(d, form, IS_EMULATED ? 700 : 5000, 1, 64);
     check_ones(d, form, 33, 64, 64);
 }
 
@@ -439,7 +439,7 @@ static void case_74(direct *d, direct_form form)
 {
     joint j = joint_new(64, 9, 3);
     uint16_t *alone = all_alone(d, form, &j);
-    for (uint32_t n = 1; n <= 64; n++) {
+    for (uint32_t n = 1; n <= 64; n += IS_EMULATED ? 9 : 1) {
         joint_run(d, form, &j, 0, n);
         assert_memory_equal(j.output, alone, (size_t)n * QUERY * sizeof *alone);
         for (size_t i = (size_t)n * QUERY; i < (size_t)64 * QUERY; i++) {
@@ -538,7 +538,7 @@ static void test_76_repeats_beside_a_busy_context(void **state)
         for (size_t i = 0; i < COUNT_OF(ns); i++) {
             assert_ok(&d, joint_encode(&d, (direct_form)form, &j, 0, ns[i]));
             assert_ok(&d, dsr_encoder_submit(d.encoder));
-            for (int repeat = 0; repeat < 20; repeat++) {
+            for (int repeat = 0; repeat < (IS_EMULATED ? 1 : 20); repeat++) {
                 assert_memory_equal(j.output, first, (size_t)ns[i] * QUERY * sizeof *first);
                 memset(j.output, 0xff, (size_t)ns[i] * QUERY * sizeof *first);
                 assert_ok(&d, dsr_encoder_replay(d.encoder));
@@ -591,7 +591,7 @@ static void case_80(direct *d, direct_form form)
     enum { MOST = 300 };
     joint j = joint_new(60, 50, MOST);
     uint16_t *output = zeros(QUERY * sizeof *output);
-    for (uint32_t first = 1; first <= MOST; first += 60) {
+    for (uint32_t first = 1; first <= (IS_EMULATED ? 60 : MOST); first += 60) {
         for (uint32_t r = 0; r < 60; r++) {
             j.widths[r] = first + r;
         }

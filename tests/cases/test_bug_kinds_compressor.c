@@ -1,4 +1,5 @@
-/* What broke compressors and per-request state for others, cases 44 to 62 of the collection, as far as the ops go. */
+/* What broke compressors and per-request state for others, cases 44 to 62 of docs/reported-faults.md, as far as the ops
+ * go. */
 #include "compressor_rig.h"
 
 static const uint32_t shapes[3][2] = {{4, 128}, {4, 512}, {128, 512}};

@@ -1,4 +1,4 @@
-/* What broke CPU back ends and embedding for others, cases 101 to 126 of the collection. */
+/* What broke CPU back ends and embedding for others, cases 101 to 126 of docs/reported-faults.md. */
 #define _DEFAULT_SOURCE
 #include "bit_cases.h"
 #include "case_test.h"

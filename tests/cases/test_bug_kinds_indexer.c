@@ -1,4 +1,4 @@
-/* What broke the indexer's scores, lengths and addressing for others, cases 33 to 43 of the collection. */
+/* What broke the indexer's scores, lengths and addressing for others, cases 33 to 43 of docs/reported-faults.md. */
 #define _DEFAULT_SOURCE /* MAP_NORESERVE */
 #include "score_keys.h"
 
