@@ -19,3 +19,9 @@ if(DSR_SANITIZE)
     target_link_options(dsrows_flags INTERFACE -fsanitize=${DSR_SANITIZE})
 endif()
 target_compile_definitions(dsrows_flags INTERFACE _POSIX_C_SOURCE=200809L)
+
+# gcc 12 for aarch64 stops with an internal error in its vectoriser on a double reduction: for code that adds up doubles.
+set(dsr_no_vectoriser)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+    set(dsr_no_vectoriser -fno-tree-vectorize)
+endif()

@@ -88,7 +88,4 @@ file(GLOB dsr_reference_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/refe
 add_library(dsrows_reference STATIC ${dsr_reference_sources})
 target_include_directories(dsrows_reference PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(dsrows_reference PRIVATE dsrows_flags PUBLIC m)
-if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
-    # gcc 12 for aarch64 stops with an internal error in its vectoriser on a double reduction.
-    target_compile_options(dsrows_reference PRIVATE -fno-tree-vectorize)
-endif()
+target_compile_options(dsrows_reference PRIVATE ${dsr_no_vectoriser})
