@@ -241,7 +241,7 @@ static __device__ __forceinline__ void find_chunk_max(const float logits[8], boo
         if (lane < 2)
             shared.partial_max[warp][h + i] = max[i];
     }
-    asm volatile("bar.sync 1, 128;" ::: "memory"); /* the four warps alone */
+    named_barrier(1, 32 * VALUE_WARPS); /* the four warps alone */
 #pragma unroll
     for (int i = 0; i < 8; i++)
 #pragma unroll

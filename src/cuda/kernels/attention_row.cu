@@ -33,62 +33,6 @@ struct att_shared {
     uint32_t is_bad;
 };
 
-static __device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-static __device__ __forceinline__ void cluster_barrier()
-{
-    asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
-}
-
-/* Address of the same variable in another block of the cluster. */
-static __device__ __forceinline__ uint32_t peer_address(const void *p, uint32_t rank)
-{
-    uint32_t address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
-    return address;
-}
-
-static __device__ __forceinline__ float peer_float(const float *p, uint32_t rank)
-{
-    float x;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(peer_address(p, rank)) : "memory");
-    return x;
-}
-
-static __device__ __forceinline__ uint32_t peer_word(const uint32_t *p, uint32_t rank)
-{
-    uint32_t x;
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x) : "r"(peer_address(p, rank)) : "memory");
-    return x;
-}
-
-static __device__ __forceinline__ float4 peer_float4(const float *p, uint32_t rank)
-{
-    float4 x;
-    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(peer_address(p, rank))
-                 : "memory");
-    return x;
-}
-
-static __device__ __forceinline__ void load_matrices(uint32_t address, uint32_t r[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address));
-}
-
-static __device__ __forceinline__ void load_matrices_transposed(uint32_t address, uint32_t r[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address));
-}
-
 /* Gathers a tile's KV rows; rows of slots that select nothing become zeros. */
 template <bool WORDS>
 static __device__ __forceinline__ void gather_tile(const attention_query &at, uint32_t first_slot, uint32_t end_slot,
@@ -110,14 +54,12 @@ static __device__ __forceinline__ void gather_tile(const attention_query &at, ui
         uint8_t *to = shared.kv + slot * KV_STRIDE + piece * 16;
         const uint16_t *row = at.kv + (uint64_t)(index < 0 ? 0 : index) * at.kv_row_stride;
         if (WORDS)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                         :
-                         : "r"(shared_address(to)), "l"(row + piece * 8), "r"(index < 0 ? 0 : 16)
-                         : "memory");
+            copy_async_16(to, row + piece * 8, index < 0 ? 0 : 16);
         else
             *reinterpret_cast<uint4 *>(to) = load_8<false>(index < 0 ? nullptr : row, piece * 8);
     }
-    asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
+    copy_async_commit();
+    copy_async_wait<0>();
     __syncthreads();
     bool is_bad = false;
 #pragma unroll 4
@@ -421,8 +363,8 @@ static __device__ __forceinline__ void attend(const dsri_attention_plan &plan, c
 extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(ATT_THREADS, 2)
     dsr_attention_row_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    extern __shared__ uint4 att_memory[];
-    att_shared &shared = *reinterpret_cast<att_shared *>(att_memory);
+    extern __shared__ uint4 shared_memory[];
+    att_shared &shared = *reinterpret_cast<att_shared *>(shared_memory);
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
     if (threadIdx.x < ATT_HEADS) {
         shared.max[threadIdx.x] = __uint_as_float(0xff800000u);

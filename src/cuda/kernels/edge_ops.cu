@@ -284,7 +284,8 @@ extern "C" __global__ void dsr_fake_quant_bf16__cuda(const __grid_constant__ dsr
 
 extern "C" __global__ void dsr_rms_norm_f32__cuda(const __grid_constant__ dsri_rms_norm_plan plan, uint8_t *)
 {
-    extern __shared__ float squares[];
+    extern __shared__ uint4 shared_memory[];
+    float *squares = reinterpret_cast<float *>(shared_memory);
     uint32_t padded = 1;
     while (padded < plan.dim)
         padded *= 2;

@@ -175,7 +175,8 @@ static __device__ __forceinline__ void score_block_of(uint32_t n_heads, const in
 extern "C" __global__ void __launch_bounds__(SCORE_THREADS) dsr_indexer_scores_bf16__cuda(
     const __grid_constant__ dsri_indexer_plan plan, uint8_t *zeroed)
 {
-    extern __shared__ float score_shared[];
+    extern __shared__ uint4 shared_memory[];
+    float *score_shared = reinterpret_cast<float *>(shared_memory);
     const indexer_query at = find_query(plan, blockIdx.y, zeroed);
     const uint32_t keys_per_block = plan.n_heads == 32 ? score_shape<32>::KEYS : score_shape<64>::KEYS;
     const uint64_t first_key = (uint64_t)blockIdx.x * keys_per_block;

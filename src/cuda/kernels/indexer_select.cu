@@ -238,8 +238,8 @@ static __device__ void select_items(const indexer_query &at, uint32_t k, select_
 extern "C" __global__ void __launch_bounds__(SELECT_THREADS) dsr_indexer_select_f32__cuda(
     const __grid_constant__ dsri_indexer_plan plan, uint8_t *zeroed)
 {
-    extern __shared__ uint64_t select_memory[];
-    select_shared &shared = *reinterpret_cast<select_shared *>(select_memory);
+    extern __shared__ uint4 shared_memory[];
+    select_shared &shared = *reinterpret_cast<select_shared *>(shared_memory);
     const indexer_query at = find_query(plan, blockIdx.x, zeroed);
     if (threadIdx.x == 0)
         shared.n_items = 0;

@@ -165,8 +165,8 @@ static __device__ void project_rows(const dsri_projection_plan &plan, const proj
 extern "C" __global__ void __launch_bounds__(256) dsr_projection_bf16__cuda(const __grid_constant__ dsri_projection_plan plan,
                                                                            uint8_t *)
 {
-    extern __shared__ uint4 shared_words[];
-    projection_shared &shared = *reinterpret_cast<projection_shared *>(shared_words);
+    extern __shared__ uint4 shared_memory[];
+    projection_shared &shared = *reinterpret_cast<projection_shared *>(shared_memory);
     const uint32_t panels = (plan.n_outputs + 31) / 32;
     projection_panel at;
     at.group = blockIdx.x / panels;

@@ -2,6 +2,7 @@
 #ifndef DSRI_TILES_CUH
 #define DSRI_TILES_CUH
 
+#include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/scalar.cuh"
 
 /* 8 BF16 values from feature f of a row on; zeros for a null row. Without WORDS only 2-byte alignment is needed: kernels come
@@ -59,14 +60,6 @@ static __device__ __forceinline__ void store_column(uint4 x, float *to, int stri
         to[2 * i * stride] = __uint_as_float(w[i] << 16);
         to[(2 * i + 1) * stride] = __uint_as_float(w[i] & 0xffff0000u);
     }
-}
-
-/* d += a . b for a 16 x 16 and a 16 x 8 matrix of BF16, fragments as mma.m16n8k16 has them. */
-static __device__ __forceinline__ void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 #endif

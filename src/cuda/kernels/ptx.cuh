@@ -1,0 +1,111 @@
+/* Instructions that CUDA C++ has no function for, one small function each. Every asm statement of the kernels is here:
+ * tests/cuda/emulator has a header of the same name that does the same on a CPU. */
+#ifndef DSRI_PTX_CUH
+#define DSRI_PTX_CUH
+
+#include <stdint.h>
+
+/* Address of a shared variable as the functions below take it. */
+static __device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers ---- */
+
+/* Waits for n_threads threads (a multiple of 32) at barrier `id`, 1 to 15. */
+static __device__ __forceinline__ void named_barrier(uint32_t id, uint32_t n_threads)
+{
+    asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(n_threads) : "memory");
+}
+
+static __device__ __forceinline__ void cluster_barrier()
+{
+    asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+/* ---- shared memory of the cluster's other blocks ---- */
+
+/* Address of the same variable in another block of the cluster. */
+static __device__ __forceinline__ uint32_t peer_address(const void *p, uint32_t rank)
+{
+    uint32_t address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
+    return address;
+}
+
+static __device__ __forceinline__ float peer_float(const float *p, uint32_t rank)
+{
+    float x;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(peer_address(p, rank)) : "memory");
+    return x;
+}
+
+static __device__ __forceinline__ uint32_t peer_word(const uint32_t *p, uint32_t rank)
+{
+    uint32_t x;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x) : "r"(peer_address(p, rank)) : "memory");
+    return x;
+}
+
+static __device__ __forceinline__ float4 peer_float4(const float *p, uint32_t rank)
+{
+    float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(peer_address(p, rank))
+                 : "memory");
+    return x;
+}
+
+/* ---- copies from global to shared memory that finish at a wait ---- */
+
+/* 16 bytes, of which the last 16 - n_bytes are zeros. */
+static __device__ __forceinline__ void copy_async_16(void *to, const void *from, uint32_t n_bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared_address(to)), "l"(from), "r"(n_bytes)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits until at most N of this thread's groups are under way. */
+template <int N>
+static __device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+
+/* ---- tensor cores ---- */
+
+/* Four 8 x 8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8. */
+static __device__ __forceinline__ void load_matrices(uint32_t address, uint32_t r[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void load_matrices_transposed(uint32_t address, uint32_t r[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+/* d += a . b for a 16 x 16 and a 16 x 8 matrix of BF16, fragments as mma.m16n8k16 has them. */
+static __device__ __forceinline__ void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#endif
