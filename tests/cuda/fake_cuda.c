@@ -6,7 +6,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 typedef int CUresult;
-enum { SUCCESS = 0, OUT_OF_MEMORY = 2, NOT_FOUND = 500 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_PTX = 218, NOT_FOUND = 500 };
 
 static fake_cuda_state state;
 
@@ -69,11 +69,21 @@ static void release(void *memory)
         abort(); /* never made, or freed twice */
 }
 
-static void note_launch(const unsigned grid[3], void **arguments)
+static int is_ours(const void *function)
 {
-    state.n_launches++;
-    memcpy(state.last_grid, grid, sizeof state.last_grid);
-    memcpy(state.last_plan, arguments[0], sizeof state.last_plan);
+    return strncmp(function, "dsr_", 4) == 0;
+}
+
+/* Of a launch or of a graph's node. */
+static void note_kernel(const node_params *params)
+{
+    memcpy(state.last_grid, params->grid, sizeof state.last_grid);
+    memcpy(state.last_block, params->block, sizeof state.last_block);
+    state.last_shared_bytes = params->shared_bytes;
+    if (is_ours(params->function))
+        memcpy(state.last_plan, params->arguments[0], sizeof state.last_plan);
+    for (uint32_t i = 0; i < state.n_params && !is_ours(params->function); i++)
+        memcpy(state.last_arguments[i], params->arguments[i], state.params_bytes[i] < 64 ? state.params_bytes[i] : 64);
 }
 
 ENTRY(cuInit, (unsigned flags))
@@ -277,6 +287,19 @@ ENTRY(cuModuleLoadData, (void **module, const void *image))
     return create_handle(module);
 }
 
+ENTRY(cuModuleLoadDataEx, (void **module, const void *image, unsigned n_options, int *options, void **values))
+{
+    COUNT();
+    memcpy(state.last_image, image, sizeof state.last_image);
+    for (unsigned i = 0; i < n_options && state.module_log != NULL; i++)
+        if (options[i] == 5) /* the error log's buffer; its size comes next */
+            strncpy(values[i], state.module_log, (size_t)(uintptr_t)values[i + 1]);
+    if (state.module_log != NULL)
+        return INVALID_PTX;
+    *module = keep(1);
+    return *module != NULL ? SUCCESS : OUT_OF_MEMORY;
+}
+
 ENTRY(cuModuleUnload, (void *module))
 {
     return destroy_handle(module);
@@ -297,26 +320,44 @@ ENTRY(cuModuleGetFunction, (void **function, void *module, const char *name))
 
 ENTRY(cuFuncSetAttribute, (void *function, int attribute, int value))
 {
-    (void)function;
-    (void)attribute;
-    (void)value;
     COUNT();
+    if (!is_ours(function) && attribute == 8)
+        state.max_dynamic_bytes = (uint32_t)value;
+    return SUCCESS;
+}
+
+ENTRY(cuFuncGetAttribute, (int *value, int attribute, void *function))
+{
+    (void)function;
+    COUNT();
+    *value = attribute == 0 ? (int)(state.max_threads ? state.max_threads : 1024) : 0;
+    return SUCCESS;
+}
+
+/* Asking past the last parameter is how one learns their number: that failure is not counted. */
+ENTRY(cuFuncGetParamInfo, (void *function, size_t index, size_t *offset, size_t *n_bytes))
+{
+    (void)function;
+    if (index >= state.n_params)
+        return INVALID_VALUE;
+    *offset = 0;
+    *n_bytes = state.params_bytes[index];
     return SUCCESS;
 }
 
 ENTRY(cuLaunchKernel, (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                        unsigned shared_bytes, void *stream, void **arguments, void **extra))
 {
-    const unsigned grid[3] = {gx, gy, gz};
-    (void)function;
-    (void)bx;
-    (void)by;
-    (void)bz;
-    (void)shared_bytes;
-    (void)stream;
+    const node_params params = {.function = function,
+                                .grid = {gx, gy, gz},
+                                .block = {bx, by, bz},
+                                .shared_bytes = shared_bytes,
+                                .arguments = arguments};
     (void)extra;
     COUNT();
-    note_launch(grid, arguments);
+    state.n_launches++;
+    state.last_stream = stream;
+    note_kernel(&params);
     return SUCCESS;
 }
 
@@ -342,8 +383,7 @@ ENTRY(cuGraphAddKernelNode_v2,
     g->n_nodes++;
     *node = (void *)(uintptr_t)g->n_nodes;
     state.last_n_dependencies = (uint32_t)n_dependencies;
-    memcpy(state.last_grid, params->grid, sizeof state.last_grid);
-    memcpy(state.last_plan, params->arguments[0], sizeof state.last_plan);
+    note_kernel(params);
     return SUCCESS;
 }
 
@@ -366,8 +406,7 @@ ENTRY(cuGraphExecKernelNodeSetParams_v2, (void *executable, void *node, const no
     (void)node;
     COUNT();
     state.n_updates++;
-    memcpy(state.last_grid, params->grid, sizeof state.last_grid);
-    memcpy(state.last_plan, params->arguments[0], sizeof state.last_plan);
+    note_kernel(params);
     return SUCCESS;
 }
 

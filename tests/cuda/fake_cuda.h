@@ -16,8 +16,20 @@ typedef struct fake_cuda_state {
     int push_depth;          /* contexts pushed and not popped */
     int n_allocations;       /* device allocations not freed */
     uint32_t last_grid[3];
+    uint32_t last_block[3];
+    uint32_t last_shared_bytes;
+    const void *last_stream; /* of direct launches */
     uint32_t last_n_dependencies;
     uint8_t last_plan[64]; /* the first bytes of the last launch's first argument */
+
+    /* Kernels that are not the library's (their names do not begin with dsr_). */
+    uint32_t n_params; /* how many parameters they have, and the size of each */
+    uint32_t params_bytes[40];
+    uint32_t max_threads;       /* per block; 0: 1,024 */
+    uint32_t max_dynamic_bytes; /* as set by cuFuncSetAttribute */
+    const char *module_log;     /* loading a module fails with this text; null: it works */
+    uint8_t last_image[64];     /* the first bytes of the last module of a caller */
+    uint8_t last_arguments[40][64];
 } fake_cuda_state;
 
 /* Exported by the library under this name. */
