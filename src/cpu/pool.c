@@ -1,6 +1,9 @@
-/* A fork publishes its tasks as one number that workers count down; whoever takes the last unit leaves the others
- * nothing. The caller waits for tasks, not for threads: a thread that sleeps through a fork delays nobody, so that a
- * machine with fewer cores than threads only runs with fewer of them. */
+/* A fork gives every worker a share of neighbouring tasks, the same part of every fork: tasks of a row stay on the same
+ * few threads from phase to phase, and what they leave in a core's cache is used there. A worker takes its own tasks
+ * from the front; one that has none left takes single tasks from the back of others' shares.
+ *
+ * The caller waits for tasks, not for threads: a thread that sleeps through a fork delays nobody, so that a machine
+ * with fewer cores than threads only runs with fewer of them. */
 #define _GNU_SOURCE
 #include "cpu/pool.h"
 
@@ -16,6 +19,11 @@
 
 enum { CACHE_LINE = 64, STACK_BYTES = 256 * 1024 };
 
+/* Tasks of a worker that nobody has taken yet: the first one in the upper half, the end in the lower. */
+typedef struct share {
+    _Alignas(CACHE_LINE) _Atomic uint64_t tasks;
+} share;
+
 typedef struct worker {
     struct dsri_pool *pool;
     pthread_t thread;
@@ -29,19 +37,24 @@ struct dsri_pool {
     uint32_t spin_microseconds;
     worker *workers; /* n_threads - 1 */
 
-    /* The fork. Written before `tickets` is, read by holders of a ticket only. */
+    /* The fork. Written before the shares are, read by those who have taken a task only. */
     uint32_t n_tasks;
     dsr_task_fn body;
     void *body_context;
 
-    /* Upper half: number of the fork; lower half: tasks that nobody has taken yet. */
-    _Alignas(CACHE_LINE) _Atomic uint64_t tickets;
     _Alignas(CACHE_LINE) dsri_sleep_word n_done;
     atomic_int is_caller_asleep;
     _Alignas(CACHE_LINE) dsri_sleep_word fork_number;
     atomic_uint_least32_t n_asleep;
     atomic_int is_stopping;
+
+    share shares[]; /* n_threads */
 };
+
+static size_t pool_bytes(uint32_t n_threads)
+{
+    return sizeof(dsri_pool) + n_threads * sizeof(share);
+}
 
 static void pause_cpu(void)
 {
@@ -78,24 +91,49 @@ static uint32_t spin_while_equal(const dsri_pool *pool, dsri_sleep_word *word, u
     return current;
 }
 
-/* Runs tasks of the current fork until none is left to take. */
+/* Takes a task of a share, from its front or its back; 0 if there is none. A share that looks as it did in an earlier
+ * fork is as good: its tasks are those of the fork at hand. */
+static int take_task(share *from, int front, uint32_t *task)
+{
+    uint64_t tasks = atomic_load_explicit(&from->tasks, memory_order_relaxed);
+    for (;;) {
+        const uint32_t first = (uint32_t)(tasks >> 32), end = (uint32_t)tasks;
+        if (first >= end)
+            return 0;
+        const uint64_t left = front ? tasks + (UINT64_C(1) << 32) : tasks - 1;
+        if (atomic_compare_exchange_weak_explicit(&from->tasks, &tasks, left, memory_order_acquire,
+                                                  memory_order_relaxed)) {
+            *task = front ? first : end - 1;
+            return 1;
+        }
+    }
+}
+
+/* Runs the tasks of a share that are left; returns how many it ran. A task in hand keeps the fork from ending, so its
+ * fields stand still. */
+static uint32_t run_share(dsri_pool *pool, share *from, uint32_t worker_number)
+{
+    const int is_own = from == &pool->shares[worker_number];
+    uint32_t n_run = 0, task;
+    for (; take_task(from, is_own, &task); n_run++)
+        pool->body(pool->body_context, task, worker_number);
+    return n_run;
+}
+
+/* Runs tasks of the current fork until none is left to take: own ones, then those of the nearest workers first, which
+ * are likely to be of the same row. */
 static void run_tasks(dsri_pool *pool, uint32_t worker_number)
 {
-    uint32_t n_run = 0, n_tasks = 0;
-    uint64_t tickets = atomic_load_explicit(&pool->tickets, memory_order_relaxed);
-    while ((uint32_t)tickets != 0) {
-        if (!atomic_compare_exchange_weak_explicit(&pool->tickets, &tickets, tickets - 1, memory_order_acquire,
-                                                   memory_order_relaxed))
-            continue;
-        /* A ticket in hand keeps the fork from ending, so its fields stand still. */
-        n_tasks = pool->n_tasks;
-        pool->body(pool->body_context, n_tasks - (uint32_t)tickets, worker_number);
-        n_run++;
-        tickets = atomic_load_explicit(&pool->tickets, memory_order_relaxed);
+    uint32_t n_run = 0;
+    for (uint32_t distance = 0; distance < 2 * pool->n_threads; distance++) {
+        const uint32_t other = worker_number ^ distance;
+        if (other < pool->n_threads)
+            n_run += run_share(pool, &pool->shares[other], worker_number);
     }
     if (n_run == 0)
         return;
     /* Sequentially consistent, as the caller's two steps in wait_for_tasks: one of the two sees the other. */
+    const uint32_t n_tasks = pool->n_tasks;
     if (atomic_fetch_add(&pool->n_done.value, n_run) + n_run == n_tasks && atomic_load(&pool->is_caller_asleep))
         dsri_sleep_word_wake(&pool->n_done, 1);
 }
@@ -159,12 +197,15 @@ void dsri_pool_run(dsri_pool *pool, uint32_t n_tasks, dsr_task_fn body, void *bo
             body(body_context, 0, 0);
         return;
     }
-    const uint64_t fork_number = (atomic_load_explicit(&pool->tickets, memory_order_relaxed) >> 32) + 1;
     pool->n_tasks = n_tasks;
     pool->body = body;
     pool->body_context = body_context;
     atomic_store_explicit(&pool->n_done.value, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->tickets, fork_number << 32 | n_tasks, memory_order_release);
+    for (uint32_t w = 0; w < pool->n_threads; w++) {
+        const uint64_t first = (uint64_t)n_tasks * w / pool->n_threads;
+        const uint64_t end = (uint64_t)n_tasks * (w + 1) / pool->n_threads;
+        atomic_store_explicit(&pool->shares[w].tasks, first << 32 | end, memory_order_release);
+    }
     announce(pool, n_tasks - 1);
     run_tasks(pool, 0);
     wait_for_tasks(pool, n_tasks);
@@ -214,14 +255,14 @@ static int start_threads(dsri_pool *pool)
 dsr_status dsri_pool_create(dsr_context *context, uint32_t n_threads, uint32_t spin_microseconds, dsri_pool **pool)
 {
     const size_t workers_bytes = (n_threads - 1) * sizeof(worker);
-    dsri_pool *created = dsri_allocate(&context->allocator, sizeof *created, CACHE_LINE);
+    dsri_pool *created = dsri_allocate(&context->allocator, pool_bytes(n_threads), CACHE_LINE);
     worker *workers = created ? dsri_allocate(&context->allocator, workers_bytes, _Alignof(worker)) : NULL;
     if (!workers) {
-        dsri_release(&context->allocator, created, sizeof *created);
+        dsri_release(&context->allocator, created, pool_bytes(n_threads));
         return dsri_fail(context, DSR_ERR_OUT_OF_MEMORY, "context: memory for %u threads could not be allocated",
                          n_threads);
     }
-    memset(created, 0, sizeof *created);
+    memset(created, 0, pool_bytes(n_threads));
     created->allocator = &context->allocator;
     created->n_threads = n_threads;
     created->spin_microseconds = n_threads > count_cpus() ? 0 : spin_microseconds;
@@ -252,5 +293,5 @@ void dsri_pool_destroy(dsri_pool *pool, int is_forked)
         dsri_sleep_word_free(&pool->fork_number);
     }
     dsri_release(pool->allocator, pool->workers, (pool->n_threads - 1) * sizeof *pool->workers);
-    dsri_release(pool->allocator, pool, sizeof *pool);
+    dsri_release(pool->allocator, pool, pool_bytes(pool->n_threads));
 }

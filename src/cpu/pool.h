@@ -12,7 +12,8 @@ typedef struct dsri_pool dsri_pool;
 dsr_status dsri_pool_create(dsr_context *context, uint32_t n_threads, uint32_t spin_microseconds, dsri_pool **pool);
 /* After a fork the child has no threads to stop. Takes null. */
 void dsri_pool_destroy(dsri_pool *pool, int is_forked);
-/* Calls body once for every task, first tasks first, and returns when all calls have returned. */
+/* Calls body once for every task, in any order, and returns when all calls have returned. Worker w begins with the w-th
+ * part of the tasks, in order. */
 void dsri_pool_run(dsri_pool *pool, uint32_t n_tasks, dsr_task_fn body, void *body_context);
 
 #endif
