@@ -16,6 +16,7 @@
 #ifndef DSROWS_OPS_H
 #define DSROWS_OPS_H
 
+#include <dsrows/cache.h>
 #include <dsrows/encoder.h>
 
 DSR_BEGIN_DECLS
@@ -35,9 +36,10 @@ enum {
  * Query i is row q_row + i of q and of output, and attends to indices[index_offset + i * index_stride] and the width -
  * 1 entries after it. An index selects a KV row; -1 skips the slot; duplicates count twice. */
 typedef struct dsr_attention_row {
-    dsr_view kv;            /* BF16 [kv_len, 512]; rows may share it */
-    uint64_t kv_len;        /* not 0 */
-    uint64_t kv_row_stride; /* elements between KV rows, at least 512; 0: 512 */
+    dsr_view kv;                /* BF16 [kv_len, 512], or as kv_layout says; rows may share it */
+    dsr_cache_layout kv_layout; /* BF16 or FP8 */
+    uint64_t kv_len;            /* not 0 */
+    uint64_t kv_row_stride;     /* BF16: elements between KV rows, at least 512; 0: 512. FP8: 0 */
     uint64_t q_row;
     uint64_t index_offset; /* elements */
     uint64_t index_stride; /* elements between the lists of consecutive queries; 0: width */
@@ -71,8 +73,8 @@ typedef struct dsr_attention_desc {
 
 DSR_API dsr_status dsr_encode_sparse_attention(dsr_encoder *encoder, const dsr_attention_desc *desc);
 DSR_API dsr_status dsr_encode_flash_attention(dsr_encoder *encoder, const dsr_attention_desc *desc);
-/* Bytes of workspace a call needs: a function of n_rows, n_heads and the rows' n_queries and width alone (views are not
- * looked at). A joint call needs at most the sum of what its rows need alone. */
+/* Bytes of workspace a call needs: a function of n_rows, n_heads and the rows' n_queries, width and format alone (views
+ * are not looked at). A joint call needs at most the sum of what its rows need alone. */
 DSR_API dsr_status dsr_sparse_attention_workspace(dsr_context *context, const dsr_attention_desc *desc,
                                                   uint64_t *size_bytes);
 DSR_API dsr_status dsr_flash_attention_workspace(dsr_context *context, const dsr_attention_desc *desc,
@@ -88,17 +90,18 @@ DSR_API int dsr_flash_attention_contiguous(const dsr_attention_desc *desc);
  * Query i is row q_row + i of q and weights, stands at position start_pos + i, sees the first (start_pos + i + 1) /
  * ratio keys, and writes its list to output[output_offset + i * output_stride]. */
 typedef struct dsr_indexer_row {
-    dsr_view keys;           /* BF16 [kv_len, 128] */
-    uint64_t kv_len;         /* not 0; at least the keys the last query sees; more are ignored */
-    uint64_t key_row_stride; /* elements between keys, at least 128; 0: 128 */
-    uint64_t q_row;          /* rows may share one */
-    uint64_t output_offset;  /* elements */
-    uint64_t output_stride;  /* elements between lists of consecutive queries, at least top_k; 0: top_k */
-    uint64_t scores_offset;  /* elements, into scores; looked at only where scores is given */
-    uint32_t start_pos;      /* below UINT32_MAX */
-    uint32_t ratio;          /* tokens per key; 0: 4 */
-    int32_t offset;          /* added to every index, >= 0 */
-    uint32_t n_queries;      /* 0: 1 */
+    dsr_view keys;               /* BF16 [kv_len, 128], or as key_layout says; rows may share it */
+    dsr_cache_layout key_layout; /* BF16 or FP4 */
+    uint64_t kv_len;             /* not 0; at least the keys the last query sees; more are ignored */
+    uint64_t key_row_stride;     /* BF16: elements between keys, at least 128; 0: 128. FP4: 0 */
+    uint64_t q_row;              /* rows may share one */
+    uint64_t output_offset;      /* elements */
+    uint64_t output_stride;      /* elements between lists of consecutive queries, at least top_k; 0: top_k */
+    uint64_t scores_offset;      /* elements, into scores; looked at only where scores is given */
+    uint32_t start_pos;          /* below UINT32_MAX */
+    uint32_t ratio;              /* tokens per key; 0: 4 */
+    int32_t offset;              /* added to every index, >= 0 */
+    uint32_t n_queries;          /* 0: 1 */
 } dsr_indexer_row;
 
 /* score_t = sum over heads of weight_h * max(0, q_h . k_t), then the top_k best keys as t + offset: greater score

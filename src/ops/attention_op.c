@@ -1,14 +1,15 @@
 #include "ops/attention_op.h"
 
 #include "ops/attention_workspace.h"
+#include "ops/cache_checks.h"
 #include "ops/op_checks.h"
 #include "ops/op_plans.h"
 
 #include <inttypes.h>
 #include <stddef.h>
 
-enum { KV, INDICES, Q, SINKS, OUTPUT, WORKSPACE };
-static const char *const field_names[] = {"kv", "indices", "q", "sinks", "output", "workspace"};
+enum { KV, PAGE_TABLE, INDICES, Q, SINKS, OUTPUT, WORKSPACE };
+static const char *const field_names[] = {"kv", "kv_layout.page_table", "indices", "q", "sinks", "output", "workspace"};
 
 /* What the rows need of the shared views. */
 typedef struct attention_needs {
@@ -22,9 +23,9 @@ static uint32_t n_queries_of(const dsr_attention_row *row)
     return dsri_or_default(row->n_queries, 1);
 }
 
-static uint64_t kv_row_stride_of(const dsr_attention_row *row)
+static int is_packed(const dsr_attention_row *row)
 {
-    return dsri_or_default64(row->kv_row_stride, DSR_HEAD_DIM);
+    return row->kv_layout.format != DSR_FORMAT_BF16;
 }
 
 static uint64_t index_stride_of(const dsr_attention_row *row)
@@ -49,15 +50,24 @@ static dsr_status check_lengths(const dsri_check *check, uint32_t r, const dsr_a
     return DSR_OK;
 }
 
-static dsr_status check_kv(const dsri_check *check, uint32_t r, const dsr_attention_row *row, void **address,
-                           uint64_t *n_elements)
+static dsr_status check_kv(const dsri_check *check, uint32_t r, const dsr_attention_row *row, dsri_cache *kv,
+                           dsri_footprint *footprint)
 {
-    const uint64_t stride = kv_row_stride_of(row);
-    if (stride < DSR_HEAD_DIM)
-        return dsri_check_fail(check, r, DSR_ERR_STRIDE, "kv_row_stride must be at least %d elements, got %" PRIu64,
-                               (int)DSR_HEAD_DIM, stride);
-    DSRI_TRY(dsri_check_extent(check, r, "kv: shape product", row->kv_len, stride, DSR_HEAD_DIM, n_elements));
-    return dsri_check_view(check, r, "kv", &row->kv, DSR_DTYPE_BF16, *n_elements, address);
+    const dsri_cache_operand operand = {
+        .field = "kv",
+        .stride_field = "kv_row_stride",
+        .view = &row->kv,
+        .layout = &row->kv_layout,
+        .n_entries = row->kv_len,
+        .row_stride = row->kv_row_stride,
+        .dim = DSR_HEAD_DIM,
+        .packed = DSR_FORMAT_FP8,
+    };
+    uint64_t kv_bytes, table_bytes;
+    DSRI_TRY(dsri_check_cache(check, r, &operand, kv, &kv_bytes, &table_bytes));
+    dsri_footprint_read(footprint, KV, r, kv->pages, kv_bytes);
+    dsri_footprint_read(footprint, PAGE_TABLE, r, kv->page_table, table_bytes);
+    return DSR_OK;
 }
 
 /* Query rows of two entries may not meet. past_all is past every query row of earlier entries, so that entries in
@@ -94,15 +104,11 @@ static dsr_status check_rows(const dsri_check *check, const dsr_attention_desc *
     needs->query_rows = 0;
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_attention_row *row = &desc->rows[r];
-        void *kv;
-        uint64_t kv_elements;
         DSRI_TRY(check_lengths(check, r, row));
-        DSRI_TRY(check_kv(check, r, row, &kv, &kv_elements));
+        DSRI_TRY(check_kv(check, r, row, &plan->rows[r].kv, footprint));
         DSRI_TRY(check_query_rows_unused(check, desc->rows, r, needs->query_rows));
         DSRI_TRY(check_u32_fields(check, r, row));
         needs->query_rows = dsri_max64(needs->query_rows, row->q_row + n_queries_of(row));
-        plan->rows[r].kv = kv;
-        dsri_footprint_read(footprint, KV, r, kv, kv_elements * sizeof(uint16_t));
     }
     return DSR_OK;
 }
@@ -130,7 +136,8 @@ static dsr_status sum_workspace(const dsri_check *check, const dsr_attention_des
         const dsr_attention_row *row = &desc->rows[r];
         n_slots += n_queries_of(row) * row->width;
         DSRI_TRY(dsri_check_u32(check, r, "number of slots of all queries", n_slots));
-        total += n_queries_of(row) * (uint64_t)dsri_attention_region_of(row->width, desc->n_heads).size_bytes;
+        total += n_queries_of(row) *
+                 (uint64_t)dsri_attention_region_of(row->width, desc->n_heads, is_packed(row)).size_bytes;
     }
     *size_bytes = total;
     return DSR_OK;
@@ -172,7 +179,6 @@ static void plan_rows(const dsr_attention_desc *desc, const attention_addresses 
         const uint32_t n_queries = n_queries_of(row);
         const uint64_t query_bytes = n_queries * query_elements * sizeof(uint16_t);
         to->kv_len = row->kv_len;
-        to->kv_row_stride = kv_row_stride_of(row);
         to->indices = (const int32_t *)at->indices + row->index_offset;
         to->index_stride = index_stride_of(row);
         to->q = (const uint16_t *)at->q + row->q_row * query_elements;
@@ -182,7 +188,7 @@ static void plan_rows(const dsr_attention_desc *desc, const attention_addresses 
         to->n_queries = n_queries;
         to->first_query = plan->n_queries;
         plan->n_queries += n_queries;
-        region += n_queries * dsri_attention_region_of(row->width, desc->n_heads).size_bytes;
+        region += n_queries * dsri_attention_region_of(row->width, desc->n_heads, is_packed(row)).size_bytes;
         dsri_footprint_read(footprint, INDICES, r, to->indices,
                             ((n_queries - 1) * to->index_stride + row->width) * sizeof(int32_t));
         dsri_footprint_read(footprint, Q, r, to->q, query_bytes);

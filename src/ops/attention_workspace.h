@@ -17,7 +17,9 @@ typedef struct dsri_attention_region {
     size_t denominators; /* float [n_heads], NaN where the head's output is zero */
     size_t kv_rows;      /* uint32_t [width]: KV row of a selected slot */
     size_t chunk_begin;  /* uint32_t [n_chunks + 1]: first selected slot of each chunk */
-    size_t size_bytes;   /* a multiple of 64 */
+    size_t
+        decoded_rows;  /* uint16_t [width][512]: packed KV rows of the selected slots as BF16; empty for BF16 caches */
+    size_t size_bytes; /* a multiple of 64 */
 } dsri_attention_region;
 
 DSRI_LAYOUT_CODE size_t dsri_align64(size_t n)
@@ -30,7 +32,7 @@ DSRI_LAYOUT_CODE uint64_t dsri_attention_chunks(uint64_t width)
     return (width + DSRI_CHUNK_SLOTS - 1) / DSRI_CHUNK_SLOTS;
 }
 
-DSRI_LAYOUT_CODE dsri_attention_region dsri_attention_region_of(uint64_t width, uint32_t n_heads)
+DSRI_LAYOUT_CODE dsri_attention_region dsri_attention_region_of(uint64_t width, uint32_t n_heads, int is_packed)
 {
     const size_t n_chunks = (size_t)dsri_attention_chunks(width);
     const size_t head_bytes = n_heads * sizeof(float);
@@ -42,7 +44,8 @@ DSRI_LAYOUT_CODE dsri_attention_region dsri_attention_region_of(uint64_t width, 
     r.denominators = r.chunk_sums + n_chunks * head_bytes;
     r.kv_rows = r.denominators + head_bytes;
     r.chunk_begin = r.kv_rows + dsri_align64((size_t)width * sizeof(uint32_t));
-    r.size_bytes = r.chunk_begin + dsri_align64((n_chunks + 1) * sizeof(uint32_t));
+    r.decoded_rows = r.chunk_begin + dsri_align64((n_chunks + 1) * sizeof(uint32_t));
+    r.size_bytes = r.decoded_rows + (is_packed ? (size_t)width * DSRI_HEAD_DIM * sizeof(uint16_t) : 0);
     return r;
 }
 

@@ -1,3 +1,4 @@
+#include "ops/cache_checks.h"
 #include "ops/indexer_workspace.h"
 #include "ops/op_checks.h"
 #include "ops/op_plans.h"
@@ -7,8 +8,9 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-enum { KEYS, Q, WEIGHTS, OUTPUT, SCORES, WORKSPACE };
-static const char *const field_names[] = {"keys", "q", "weights", "output", "scores", "workspace"};
+enum { KEYS, PAGE_TABLE, Q, WEIGHTS, OUTPUT, SCORES, WORKSPACE };
+static const char *const field_names[] = {"keys",     "key_layout.page_table", "q", "weights", "output", "scores",
+                                          "workspace"};
 
 /* What the rows need of the shared views. */
 typedef struct indexer_needs {
@@ -27,11 +29,6 @@ static uint32_t n_queries_of(const dsr_indexer_row *row)
 static uint32_t ratio_of(const dsr_indexer_row *row)
 {
     return dsri_or_default(row->ratio, 4);
-}
-
-static uint64_t key_row_stride_of(const dsr_indexer_row *row)
-{
-    return dsri_or_default64(row->key_row_stride, DSR_INDEX_DIM);
 }
 
 static uint32_t top_k_of(const dsr_indexer_desc *desc)
@@ -64,15 +61,24 @@ static dsr_status check_kv_len(const dsri_check *check, uint32_t r, const dsr_in
     return DSR_OK;
 }
 
-static dsr_status check_keys(const dsri_check *check, uint32_t r, const dsr_indexer_row *row, void **address)
+static dsr_status check_keys(const dsri_check *check, uint32_t r, const dsr_indexer_row *row, dsri_cache *keys,
+                             dsri_footprint *footprint)
 {
-    const uint64_t stride = key_row_stride_of(row);
-    uint64_t n_elements;
-    if (stride < DSR_INDEX_DIM)
-        return dsri_check_fail(check, r, DSR_ERR_STRIDE, "key_row_stride must be at least %d elements, got %" PRIu64,
-                               (int)DSR_INDEX_DIM, stride);
-    DSRI_TRY(dsri_check_extent(check, r, "keys: shape product", row->kv_len, stride, DSR_INDEX_DIM, &n_elements));
-    return dsri_check_view(check, r, "keys", &row->keys, DSR_DTYPE_BF16, n_elements, address);
+    const dsri_cache_operand operand = {
+        .field = "keys",
+        .stride_field = "key_row_stride",
+        .view = &row->keys,
+        .layout = &row->key_layout,
+        .n_entries = row->kv_len,
+        .row_stride = row->key_row_stride,
+        .dim = DSR_INDEX_DIM,
+        .packed = DSR_FORMAT_FP4,
+    };
+    uint64_t key_bytes, table_bytes;
+    DSRI_TRY(dsri_check_cache(check, r, &operand, keys, &key_bytes, &table_bytes));
+    dsri_footprint_read(footprint, KEYS, r, keys->pages, key_bytes);
+    dsri_footprint_read(footprint, PAGE_TABLE, r, keys->page_table, table_bytes);
+    return DSR_OK;
 }
 
 static dsr_status check_position(const dsri_check *check, uint32_t r, const dsr_indexer_row *row)
@@ -192,17 +198,16 @@ static dsr_status check_scores_disjoint(const dsri_check *check, const dsr_index
     return DSR_OK;
 }
 
-/* All checks of the rows by themselves; keys and output strides go to the plan. */
+/* All checks of the rows by themselves; keys and output strides go to the plan, keys to the footprint. */
 static dsr_status check_rows(const dsri_check *check, const dsr_indexer_desc *desc, dsri_indexer_plan *plan,
-                             indexer_needs *needs)
+                             indexer_needs *needs, dsri_footprint *footprint)
 {
     dsr_range outputs[DSRI_MAX_ROWS], scores[DSRI_MAX_ROWS];
     needs->query_rows = needs->output = needs->scores = 0;
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_indexer_row *row = &desc->rows[r];
-        void *keys;
         DSRI_TRY(check_kv_len(check, r, row));
-        DSRI_TRY(check_keys(check, r, row, &keys));
+        DSRI_TRY(check_keys(check, r, row, &plan->rows[r].keys, footprint));
         DSRI_TRY(check_position(check, r, row));
         DSRI_TRY(check_causal(check, r, row));
         DSRI_TRY(check_offset(check, r, row));
@@ -214,7 +219,6 @@ static dsr_status check_rows(const dsri_check *check, const dsr_indexer_desc *de
         }
         needs->query_rows = dsri_max64(needs->query_rows, row->q_row + n_queries_of(row));
         needs->output = dsri_max64(needs->output, outputs[r].end);
-        plan->rows[r].keys = keys;
     }
     DSRI_TRY(check_outputs_disjoint(check, desc, plan, outputs, &needs->interleaved));
     return desc->scores.buffer ? check_scores_disjoint(check, desc, scores) : DSR_OK;
@@ -271,8 +275,6 @@ static void add_row_ranges(const dsri_indexer_plan *plan, uint32_t r, dsri_footp
 {
     const dsri_indexer_row_plan *row = &plan->rows[r];
     const uint64_t n_heads = (uint64_t)row->n_queries * plan->n_heads;
-    dsri_footprint_read(footprint, KEYS, r, row->keys,
-                        ((row->kv_len - 1) * row->key_row_stride + DSR_INDEX_DIM) * sizeof(uint16_t));
     dsri_footprint_read(footprint, Q, r, row->q, n_heads * DSR_INDEX_DIM * sizeof(uint16_t));
     dsri_footprint_read(footprint, WEIGHTS, r, row->weights, n_heads * sizeof(float));
     if (row->scores)
@@ -306,7 +308,6 @@ static void plan_rows(const dsr_indexer_desc *desc, const indexer_addresses *at,
         dsri_indexer_row_plan *to = &plan->rows[r];
         const uint64_t first_head = row->q_row * desc->n_heads;
         to->kv_len = row->kv_len;
-        to->key_row_stride = key_row_stride_of(row);
         to->q = (const uint16_t *)at->q + first_head * DSR_INDEX_DIM;
         to->weights = (const float *)at->weights + first_head;
         to->output = (int32_t *)at->output + row->output_offset;
@@ -338,9 +339,9 @@ dsr_status dsr_encode_indexer(dsr_encoder *encoder, const dsr_indexer_desc *desc
     plan.n_rows = desc->n_rows;
     plan.n_heads = desc->n_heads;
     plan.top_k = top_k_of(desc);
-    DSRI_TRY(check_rows(&check, desc, &plan, &needs));
-    DSRI_TRY(check_shared_views(&check, desc, &needs, &at));
     dsri_footprint_init(&footprint, field_names);
+    DSRI_TRY(check_rows(&check, desc, &plan, &needs, &footprint));
+    DSRI_TRY(check_shared_views(&check, desc, &needs, &at));
     plan_rows(desc, &at, &plan, &footprint);
     add_output_ranges(&plan, needs.interleaved, &footprint);
     DSRI_TRY(dsri_check_overlaps(&check, &footprint));

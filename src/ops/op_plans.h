@@ -3,21 +3,15 @@
 #ifndef DSRI_OP_PLANS_H
 #define DSRI_OP_PLANS_H
 
-#include <stdint.h>
+#include "ops/cache_plan.h"
 
-/* Layout arithmetic that device code runs too. */
-#if defined(__CUDACC__)
-#define DSRI_LAYOUT_CODE static __host__ __device__ inline
-#else
-#define DSRI_LAYOUT_CODE static inline
-#endif
+#include <stdint.h>
 
 enum { DSRI_MAX_ROWS = 64, DSRI_HEAD_DIM = 512, DSRI_INDEX_DIM = 128, DSRI_CHUNK_SLOTS = 64, DSRI_MAX_ROPE_PAIRS = 64 };
 
 typedef struct dsri_attention_row_plan {
-    const uint16_t *kv; /* BF16, row t at kv + t * kv_row_stride */
+    dsri_cache kv; /* rows of 512 */
     uint64_t kv_len;
-    uint64_t kv_row_stride;
     const int32_t *indices; /* list of query i at indices + i * index_stride */
     uint64_t index_stride;
     const uint16_t *q;  /* query i at q + i * n_heads * 512 */
@@ -39,9 +33,8 @@ typedef struct dsri_attention_plan {
 } dsri_attention_plan;
 
 typedef struct dsri_indexer_row_plan {
-    const uint16_t *keys; /* BF16, key t at keys + t * key_row_stride */
+    dsri_cache keys; /* of 128 features */
     uint64_t kv_len;
-    uint64_t key_row_stride;
     const uint16_t *q;    /* query i at q + i * n_heads * 128 */
     const float *weights; /* query i at weights + i * n_heads */
     int32_t *output;      /* list of query i at output + i * output_stride */

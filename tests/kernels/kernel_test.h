@@ -6,6 +6,7 @@
 #include "bit_diff.h"
 #include "cpu/cpu_kernel.h"
 #include "guarded_memory.h"
+#include "ops/cache_plan.h"
 #include "patterns.h"
 #include "random.h"
 
@@ -49,6 +50,17 @@
     DECLARE_KERNEL_NEON(name);                                                                                         \
     static const dsri_cpu_kernel *const name##_kernels[] = {                                                           \
         &dsri_kernel_##name##__scalar KERNEL_AVX2(name) KERNEL_AVX512(name) KERNEL_NEON(name), NULL}
+
+/* BF16 entries in one piece, `stride` elements apart. */
+static inline dsri_cache plain_cache(const uint16_t *entries, uint64_t stride)
+{
+    return (dsri_cache){.pages = (const void *)entries, .row_stride = stride * sizeof *entries, .n_pages = 1};
+}
+
+static inline const uint16_t *plain_entry(const dsri_cache *cache, uint64_t t)
+{
+    return (const void *)(cache->pages + t * cache->row_stride);
+}
 
 static guarded_memory test_memory;
 static uint64_t test_seed = 1;

@@ -31,11 +31,12 @@ static void draw_row(random_stream *random, uint32_t n_heads, dsri_attention_row
     row->width = random_one_in(random, 2) ? edges[random_below(random, n_edges)] : random_between(random, 1, 300);
     row->n_queries = random_between(random, 1, 2);
     row->kv_len = random_between(random, 1, 400);
-    row->kv_row_stride = DSRI_HEAD_DIM + (random_one_in(random, 2) ? random_below(random, 70) : 0);
+    const uint64_t stride = DSRI_HEAD_DIM + (random_one_in(random, 2) ? random_below(random, 70) : 0);
     row->index_stride = row->width + random_below(random, 5);
     const size_t n_indices = (row->n_queries - 1) * row->index_stride + row->width;
     const size_t query_elements = (size_t)n_heads * DSRI_HEAD_DIM;
-    row->kv = new_bf16(random, any_pattern(random), 1.0f, (row->kv_len - 1) * row->kv_row_stride + DSRI_HEAD_DIM);
+    row->kv =
+        plain_cache(new_bf16(random, any_pattern(random), 1.0f, (row->kv_len - 1) * stride + DSRI_HEAD_DIM), stride);
     row->q =
         new_bf16(random, any_pattern(random), random_one_in(random, 4) ? 30.0f : 1.0f, row->n_queries * query_elements);
     int32_t *indices = new_array(n_indices * sizeof *indices);
@@ -71,8 +72,9 @@ static void reference_row(const dsri_attention_plan *plan, const dsri_attention_
     for (uint32_t i = 0; i < row->n_queries; i++) {
         const size_t at = (size_t)i * plan->n_heads * DSRI_HEAD_DIM;
         (plan->chunked ? ref_flash_attention : ref_sparse_attention)(
-            row->q + at, row->kv, row->kv_row_stride, row->kv_len, row->indices + i * row->index_stride, row->width,
-            plan->sinks, plan->scale, plan->n_heads, scratch, output + at);
+            row->q + at, plain_entry(&row->kv, 0), row->kv.row_stride / sizeof(uint16_t), row->kv_len,
+            row->indices + i * row->index_stride, row->width, plan->sinks, plan->scale, plan->n_heads, scratch,
+            output + at);
     }
     free(scratch);
 }
@@ -93,7 +95,7 @@ static void compare(random_stream *random, dsri_attention_plan *plan, const dsri
         for (uint32_t r = 0; r < plan->n_rows; r++) {
             dsri_attention_row_plan *row = &plan->rows[r];
             row->output = new_array(n_bytes[r]);
-            const size_t region_bytes = dsri_attention_region_of(row->width, plan->n_heads).size_bytes;
+            const size_t region_bytes = dsri_attention_region_of(row->width, plan->n_heads, 0).size_bytes;
             row->workspace = new_array(row->n_queries * region_bytes);
             memset(row->workspace, 0xff, row->n_queries * region_bytes); /* NaN */
         }
@@ -138,7 +140,7 @@ static void long_lists_give_the_reference_bits(void **state)
         indices[i] = random_one_in(&random, 9) ? -1 : (int32_t)random_below(&random, (uint32_t)row->kv_len);
     }
     row->indices = indices;
-    row->kv = new_bf16(&random, PATTERN_NORMAL, 1.0f, (row->kv_len - 1) * row->kv_row_stride + DSRI_HEAD_DIM);
+    row->kv = plain_cache(new_bf16(&random, PATTERN_NORMAL, 1.0f, row->kv_len * DSRI_HEAD_DIM), DSRI_HEAD_DIM);
     row->q = new_bf16(&random, PATTERN_NORMAL, 1.0f, (size_t)plan.n_heads * DSRI_HEAD_DIM);
     compare(&random, &plan, sparse_attention_kernels);
     plan.chunked = 1;

@@ -41,8 +41,9 @@ static void draw_row(random_stream *random, uint32_t n_heads, uint32_t top_k, ds
     const uint64_t n = causal_keys(row, row->n_queries - 1);
     row->kv_len = n + (random_one_in(random, 2) ? random_below(random, 300) : 0);
     row->kv_len += row->kv_len == 0;
-    row->key_row_stride = DSRI_INDEX_DIM + (random_one_in(random, 2) ? random_below(random, 70) : 0);
-    row->keys = new_bf16(random, any_pattern(random), 1.0f, (row->kv_len - 1) * row->key_row_stride + DSRI_INDEX_DIM);
+    const uint64_t stride = DSRI_INDEX_DIM + (random_one_in(random, 2) ? random_below(random, 70) : 0);
+    row->keys =
+        plain_cache(new_bf16(random, any_pattern(random), 1.0f, (row->kv_len - 1) * stride + DSRI_INDEX_DIM), stride);
     row->q = new_bf16(random, any_pattern(random), 1.0f, (size_t)row->n_queries * n_heads * DSRI_INDEX_DIM);
     row->weights = new_f32(random, any_pattern(random), 0x1p-6f, (size_t)row->n_queries * n_heads);
     row->output_stride = top_k + (random_one_in(random, 2) ? random_below(random, 40) : 0);
@@ -73,7 +74,8 @@ static wanted_row reference_row(const dsri_indexer_plan *plan, const dsri_indexe
     for (uint32_t i = 0; i < row->n_queries; i++) {
         float *scores = want.scores + i * row->kv_len;
         ref_indexer_scores(row->q + (size_t)i * plan->n_heads * DSRI_INDEX_DIM, row->weights + i * plan->n_heads,
-                           row->keys, row->key_row_stride, row->kv_len, causal_keys(row, i), plan->n_heads, scores);
+                           plain_entry(&row->keys, 0), row->keys.row_stride / sizeof(uint16_t), row->kv_len,
+                           causal_keys(row, i), plan->n_heads, scores);
         ref_top_k(scores, row->kv_len, plan->top_k, row->offset, want.lists + i * row->output_stride);
     }
     return want;
@@ -135,7 +137,6 @@ static dsri_indexer_plan plan_of(uint32_t n, uint32_t n_heads, uint32_t top_k)
 {
     dsri_indexer_plan plan = {.n_rows = 1, .n_queries = 1, .n_heads = n_heads, .top_k = top_k};
     plan.rows[0] = (dsri_indexer_row_plan){.kv_len = n,
-                                           .key_row_stride = DSRI_INDEX_DIM,
                                            .output_stride = top_k,
                                            .scores = new_array(n * sizeof(float)),
                                            .start_pos = n - 1,
@@ -155,7 +156,8 @@ static void test_long_row(void **state)
     for (int h = 0; h < N_HEADS; h++) {
         weights[h] = weights[h] > 0.0f ? -weights[h] : weights[h];
     }
-    plan.rows[0].keys = new_bf16(&random, PATTERN_NORMAL, 1.0f, (size_t)N * DSRI_INDEX_DIM);
+    plan.rows[0].keys =
+        plain_cache(new_bf16(&random, PATTERN_NORMAL, 1.0f, (size_t)N * DSRI_INDEX_DIM), DSRI_INDEX_DIM);
     plan.rows[0].q = new_bf16(&random, PATTERN_NORMAL, 1.0f, N_HEADS * DSRI_INDEX_DIM);
     plan.rows[0].weights = weights;
     compare_all(&random, &plan);
@@ -181,7 +183,7 @@ static void test_zero_signs(void **state)
             for (uint32_t h = 0; h < n_heads; h++) {
                 weights[h] = negative ? -1.0f : 1.0f;
             }
-            plan.rows[0].keys = keys;
+            plan.rows[0].keys = plain_cache(keys, DSRI_INDEX_DIM);
             plan.rows[0].q = q;
             plan.rows[0].weights = weights;
             compare_all(&random, &plan);

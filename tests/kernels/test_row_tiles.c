@@ -71,8 +71,9 @@ static void draw_indexer_row(random_stream *random, const dsri_indexer_plan *pla
     row->ratio = 4;
     row->start_pos = random_between(random, 1, (uint32_t)row->kv_len * 4 - 1);
     row->n_queries = row->start_pos + row->n_queries <= row->kv_len * 4 ? row->n_queries : 1;
-    row->key_row_stride = DSRI_INDEX_DIM + (random_one_in(random, 2) ? random_below(random, 40) : 0);
-    row->keys = new_bf16(random, any_pattern(random), 1.0f, (row->kv_len - 1) * row->key_row_stride + DSRI_INDEX_DIM);
+    const uint64_t stride = DSRI_INDEX_DIM + (random_one_in(random, 2) ? random_below(random, 40) : 0);
+    row->keys =
+        plain_cache(new_bf16(random, any_pattern(random), 1.0f, (row->kv_len - 1) * stride + DSRI_INDEX_DIM), stride);
     row->q = new_bf16(random, any_pattern(random), 1.0f, (size_t)row->n_queries * plan->n_heads * DSRI_INDEX_DIM);
     row->weights = new_f32(random, any_pattern(random), 0.1f, (size_t)row->n_queries * plan->n_heads);
     row->output_stride = plan->top_k;
@@ -95,7 +96,7 @@ static void check_indexer_row(const dsri_indexer_plan *plan, const dsri_indexer_
             scores[t] = t >= n_causal ? -INFINITY
                                       : model_score(row->q + (size_t)i * plan->n_heads * DSRI_INDEX_DIM,
                                                     row->weights + (size_t)i * plan->n_heads,
-                                                    row->keys + t * row->key_row_stride, plan->n_heads);
+                                                    plain_entry(&row->keys, t), plan->n_heads);
         }
         ref_top_k(scores, row->kv_len, plan->top_k, row->offset, list);
         assert_bits(kernel, "scores", DSR_DTYPE_F32, row->scores + i * row->kv_len, scores,
@@ -141,9 +142,10 @@ static void draw_attention_row(random_stream *random, const dsri_attention_plan 
     row->width = is_wide ? wide[random_below(random, 4)] : widths[random_below(random, sizeof widths / sizeof *widths)];
     row->n_queries = is_wide ? 1 : random_between(random, 1, 2);
     row->kv_len = random_between(random, 1, 100);
-    row->kv_row_stride = DSRI_HEAD_DIM + (random_one_in(random, 2) ? random_below(random, 70) : 0);
+    const uint64_t stride = DSRI_HEAD_DIM + (random_one_in(random, 2) ? random_below(random, 70) : 0);
     row->index_stride = row->width;
-    row->kv = new_bf16(random, any_pattern(random), 1.0f, (row->kv_len - 1) * row->kv_row_stride + DSRI_HEAD_DIM);
+    row->kv =
+        plain_cache(new_bf16(random, any_pattern(random), 1.0f, (row->kv_len - 1) * stride + DSRI_HEAD_DIM), stride);
     const size_t n = (size_t)row->n_queries * plan->n_heads * DSRI_HEAD_DIM;
     row->q = new_bf16(random, any_pattern(random), 1.0f, n);
     row->output = new_array(n * sizeof *row->output);
@@ -156,7 +158,7 @@ static void draw_attention_row(random_stream *random, const dsri_attention_plan 
         indices[random_below(random, row->width)] = (int32_t)row->kv_len;
     }
     row->indices = indices;
-    row->workspace = new_array(row->n_queries * dsri_attention_region_of(row->width, plan->n_heads).size_bytes);
+    row->workspace = new_array(row->n_queries * dsri_attention_region_of(row->width, plan->n_heads, 0).size_bytes);
 }
 
 /* KV rows that a list selects; -1 for a bad one. */
@@ -168,7 +170,7 @@ static int selected_rows(const dsri_attention_row_plan *row, const int32_t *indi
             return -1;
         }
         if (indices[i] >= 0) {
-            rows[n++] = row->kv + (size_t)indices[i] * row->kv_row_stride;
+            rows[n++] = plain_entry(&row->kv, (uint64_t)indices[i]);
         }
     }
     return n;

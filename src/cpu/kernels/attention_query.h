@@ -35,7 +35,7 @@ typedef struct attention_query {
 static inline attention_query attention_query_of(const dsri_attention_plan *plan, const dsri_attention_row_plan *row,
                                                  uint32_t query)
 {
-    const dsri_attention_region region = dsri_attention_region_of(row->width, plan->n_heads);
+    const dsri_attention_region region = dsri_attention_region_of(row->width, plan->n_heads, row->kv.scale_bytes != 0);
     const size_t q_offset = (size_t)query * plan->n_heads * DSRI_HEAD_DIM;
     uint8_t *const base = row->workspace + query * region.size_bytes;
     const attention_query a = {
@@ -69,7 +69,7 @@ static inline uint32_t n_selected(const attention_query *a)
 
 static inline const uint16_t *kv_row(const attention_query *a, size_t selected)
 {
-    return a->row->kv + a->kv_rows[selected] * a->row->kv_row_stride;
+    return (const void *)(a->row->kv.pages + a->kv_rows[selected] * a->row->kv.row_stride);
 }
 
 /* Weight of head h, which begins a vector, in a selected slot. The weights of one block of heads lie slot after slot.

@@ -257,7 +257,8 @@ static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_
                        score_scratch *s)
 {
     const uint64_t end_causal = end < x->n_causal ? end : x->n_causal;
-    key_stream stream = {row->keys, row->key_row_stride, first, end_causal, s->keys};
+    key_stream stream = {(const void *)row->keys.pages, row->keys.row_stride / sizeof(uint16_t), first, end_causal,
+                         s->keys};
     while (first < end_causal) {
         const uint32_t n = end_causal - first < BLOCK_KEYS ? (uint32_t)(end_causal - first) : BLOCK_KEYS;
         /* What the last tile lacks is 0: whatever else the scratch holds could be slow to multiply. */

@@ -33,11 +33,11 @@ static __device__ __forceinline__ attention_query find_query(const dsri_attentio
         r++;
     const dsri_attention_row_plan &row = plan.rows[r];
     const uint64_t i = query - row.first_query;
-    const dsri_attention_region region = dsri_attention_region_of(row.width, plan.n_heads);
+    const dsri_attention_region region = dsri_attention_region_of(row.width, plan.n_heads, row.kv.scale_bytes != 0);
     attention_query at;
-    at.kv = row.kv;
+    at.kv = reinterpret_cast<const uint16_t *>(row.kv.pages);
     at.kv_len = row.kv_len;
-    at.kv_row_stride = row.kv_row_stride;
+    at.kv_row_stride = row.kv.row_stride / sizeof(uint16_t);
     at.indices = row.indices + i * row.index_stride;
     at.width = row.width;
     at.q = row.q + i * plan.n_heads * DSRI_HEAD_DIM;

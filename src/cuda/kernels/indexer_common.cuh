@@ -32,8 +32,8 @@ static __device__ __forceinline__ indexer_query find_query(const dsri_indexer_pl
     const uint32_t n_last = (row.start_pos + row.n_queries) / row.ratio;
     const dsri_indexer_region region = dsri_indexer_region_of(n_last, plan.n_heads, plan.top_k);
     indexer_query at;
-    at.keys = row.keys;
-    at.key_row_stride = row.key_row_stride;
+    at.keys = reinterpret_cast<const uint16_t *>(row.keys.pages);
+    at.key_row_stride = row.keys.row_stride / sizeof(uint16_t);
     at.q = row.q + (uint64_t)i * plan.n_heads * DSRI_INDEX_DIM;
     at.weights = row.weights + (uint64_t)i * plan.n_heads;
     at.n_seen = (row.start_pos + i + 1) / row.ratio;

@@ -231,7 +231,8 @@ static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_
     uint64_t t = keys.first;
     while (t < end_causal) {
         const uint32_t n = end_causal - t < BLOCK_KEYS ? (uint32_t)(end_causal - t) : BLOCK_KEYS;
-        score_block(x, n_heads, row->keys + t * row->key_row_stride, row->key_row_stride, n, x->n_causal - t - n, s);
+        score_block(x, n_heads, (const void *)(row->keys.pages + t * row->keys.row_stride),
+                    row->keys.row_stride / sizeof(uint16_t), n, x->n_causal - t - n, s);
         memcpy(x->scores + t, s->scores, n * sizeof(float));
         memcpy(x->block_maxima + t / DSRI_SCORE_BLOCK, s->maxima,
                (n + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK * sizeof(float));

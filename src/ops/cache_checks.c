@@ -1,0 +1,170 @@
+#include "ops/cache_checks.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { KV_PAGE_PADDING = 576, PACKED_ALIGNMENT = 16, MAX_PAGE_SHIFT = 8, MIN_PAGE_SHIFT = 4 };
+
+static uint64_t or_zero_on_overflow(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? 0 : product;
+}
+
+uint64_t dsr_cache_page_bytes(dsr_cache_format format, uint32_t dim, uint64_t page_size)
+{
+    uint64_t n_bytes;
+    switch (format) {
+    case DSR_FORMAT_BF16:
+        return or_zero_on_overflow(page_size, (uint64_t)dim * sizeof(uint16_t));
+    case DSR_FORMAT_FP4:
+        return dim == 128 ? or_zero_on_overflow(page_size, DSRI_FP4_KEY_BYTES + DSRI_FP4_SCALE_BYTES) : 0;
+    case DSR_FORMAT_FP8:
+        n_bytes = dim == 512 ? or_zero_on_overflow(page_size, DSRI_FP8_ROW_BYTES + DSRI_FP8_SCALE_BYTES) : 0;
+        if (__builtin_add_overflow(n_bytes, (uint64_t)KV_PAGE_PADDING - 1, &n_bytes))
+            return 0;
+        return n_bytes / KV_PAGE_PADDING * KV_PAGE_PADDING;
+    }
+    return 0;
+}
+
+static dsr_status check_format(const dsri_check *check, uint32_t r, const dsri_cache_operand *operand)
+{
+    const dsr_cache_format format = operand->layout->format;
+    if (format != DSR_FORMAT_BF16 && format != operand->packed)
+        return dsri_check_fail(check, r, DSR_ERR_ENUM, "%s_layout.format must be 0 (BF16) or %d (%s), got %d",
+                               operand->field, (int)operand->packed, operand->packed == DSR_FORMAT_FP4 ? "FP4" : "FP8",
+                               (int)format);
+    if (format != DSR_FORMAT_BF16 && operand->row_stride != 0)
+        return dsri_check_fail(check, r, DSR_ERR_STRIDE, "%s must be 0 for packed entries, got %" PRIu64,
+                               operand->stride_field, operand->row_stride);
+    if (operand->row_stride != 0 && operand->row_stride < operand->dim)
+        return dsri_check_fail(check, r, DSR_ERR_STRIDE, "%s must be at least %" PRIu32 " elements, got %" PRIu64,
+                               operand->stride_field, operand->dim, operand->row_stride);
+    return DSR_OK;
+}
+
+/* Sets page_shift. */
+static dsr_status check_page_size(const dsri_check *check, uint32_t r, const dsri_cache_operand *operand,
+                                  dsri_cache *cache)
+{
+    const uint32_t page_size = operand->layout->page_size;
+    cache->page_shift = 0;
+    if (!operand->layout->page_table.buffer) {
+        if (page_size != 0 && page_size < operand->n_entries)
+            return dsri_check_fail(check, r, DSR_ERR_VALUE,
+                                   "%s_layout.page_size without a page table must hold all %" PRIu64
+                                   " entries, got %" PRIu32,
+                                   operand->field, operand->n_entries, page_size);
+        return DSR_OK;
+    }
+    for (uint32_t shift = MIN_PAGE_SHIFT; shift <= MAX_PAGE_SHIFT; shift++) {
+        if (page_size == UINT32_C(1) << shift)
+            cache->page_shift = shift;
+    }
+    if (cache->page_shift == 0)
+        return dsri_check_fail(check, r, DSR_ERR_VALUE,
+                               "%s_layout.page_size must be 16, 32, 64, 128 or 256, got %" PRIu32, operand->field,
+                               page_size);
+    return DSR_OK;
+}
+
+/* Sets the strides inside a page; *page_bytes is how much of a page is used, from its begin on. */
+static dsr_status size_page(const dsri_check *check, uint32_t r, const dsri_cache_operand *operand, dsri_cache *cache,
+                            uint64_t *page_bytes)
+{
+    const uint64_t page_size = dsri_or_default64(operand->layout->page_size, operand->n_entries);
+    char what[48];
+    uint64_t n_elements;
+    snprintf(what, sizeof(what), "%s: shape product", operand->field);
+    cache->scale_bytes = 0;
+    cache->scales_offset = 0;
+    if (cache->format == DSR_FORMAT_BF16) {
+        const uint64_t stride = dsri_or_default64(operand->row_stride, operand->dim);
+        const uint64_t n_used = operand->layout->page_table.buffer ? page_size : operand->n_entries;
+        DSRI_TRY(dsri_check_extent(check, r, what, n_used, stride, operand->dim, &n_elements));
+        DSRI_TRY(dsri_check_product(check, r, what, n_elements, sizeof(uint16_t), page_bytes));
+        DSRI_TRY(dsri_check_product(check, r, what, stride, sizeof(uint16_t), &cache->row_stride));
+        return DSR_OK;
+    }
+    cache->row_stride = cache->format == DSR_FORMAT_FP4 ? DSRI_FP4_KEY_BYTES : DSRI_FP8_ROW_BYTES;
+    cache->scale_bytes = cache->format == DSR_FORMAT_FP4 ? DSRI_FP4_SCALE_BYTES : DSRI_FP8_SCALE_BYTES;
+    DSRI_TRY(dsri_check_product(check, r, what, page_size, cache->row_stride + cache->scale_bytes, page_bytes));
+    cache->scales_offset = page_size * cache->row_stride;
+    return DSR_OK;
+}
+
+static dsr_status check_page_stride(const dsri_check *check, uint32_t r, const dsri_cache_operand *operand,
+                                    uint64_t page_bytes, dsri_cache *cache)
+{
+    const uint32_t alignment = cache->format == DSR_FORMAT_BF16 ? sizeof(uint16_t) : PACKED_ALIGNMENT;
+    const uint64_t page_size = operand->layout->page_size;
+    uint64_t whole = dsr_cache_page_bytes((dsr_cache_format)cache->format, operand->dim, page_size);
+    if (cache->format == DSR_FORMAT_BF16)
+        DSRI_TRY(dsri_check_product(check, r, "bytes of a page", page_size, cache->row_stride, &whole));
+    cache->page_stride = dsri_or_default64(operand->layout->page_stride, whole);
+    if (cache->page_stride < page_bytes)
+        return dsri_check_fail(check, r, DSR_ERR_STRIDE,
+                               "%s_layout.page_stride must be at least %" PRIu64 " bytes, got %" PRIu64, operand->field,
+                               page_bytes, cache->page_stride);
+    if (cache->page_stride % alignment != 0)
+        return dsri_check_fail(check, r, DSR_ERR_ALIGNMENT,
+                               "%s_layout.page_stride must be a multiple of %" PRIu32 " bytes, got %" PRIu64,
+                               operand->field, alignment, cache->page_stride);
+    return DSR_OK;
+}
+
+/* The view, as whole pages; sets pages and n_pages. */
+static dsr_status check_pages(const dsri_check *check, uint32_t r, const dsri_cache_operand *operand,
+                              uint64_t page_bytes, dsri_cache *cache, uint64_t *cache_bytes)
+{
+    const int is_bf16 = cache->format == DSR_FORMAT_BF16;
+    const uint64_t n_elements = is_bf16 ? page_bytes / sizeof(uint16_t) : page_bytes;
+    void *address;
+    DSRI_TRY(dsri_check_view(check, r, operand->field, operand->view, is_bf16 ? DSR_DTYPE_BF16 : DSR_DTYPE_U8,
+                             n_elements, &address));
+    if (!is_bf16 && (uintptr_t)address % PACKED_ALIGNMENT != 0)
+        return dsri_check_fail(check, r, DSR_ERR_ALIGNMENT, "%s must start at a multiple of %d bytes, got 0x%" PRIxPTR,
+                               operand->field, (int)PACKED_ALIGNMENT, (uintptr_t)address);
+    cache->pages = address;
+    cache->n_pages = 1;
+    *cache_bytes = page_bytes;
+    if (operand->layout->page_table.buffer) {
+        const uint64_t n_more = (operand->view->byte_length - page_bytes) / cache->page_stride;
+        cache->n_pages = n_more < INT32_MAX ? (uint32_t)n_more + 1 : (uint32_t)INT32_MAX + 1;
+        *cache_bytes = (cache->n_pages - 1) * cache->page_stride + page_bytes;
+    }
+    return DSR_OK;
+}
+
+static dsr_status check_page_table(const dsri_check *check, uint32_t r, const dsri_cache_operand *operand,
+                                   dsri_cache *cache, uint64_t *table_bytes)
+{
+    const uint64_t n_ids = ((operand->n_entries - 1) >> cache->page_shift) + 1;
+    char field[48];
+    void *address;
+    cache->page_table = NULL;
+    *table_bytes = 0;
+    if (!operand->layout->page_table.buffer)
+        return DSR_OK;
+    snprintf(field, sizeof(field), "%s_layout.page_table", operand->field);
+    DSRI_TRY(dsri_check_view(check, r, field, &operand->layout->page_table, DSR_DTYPE_I32, n_ids, &address));
+    cache->page_table = address;
+    *table_bytes = n_ids * sizeof(int32_t);
+    return DSR_OK;
+}
+
+dsr_status dsri_check_cache(const dsri_check *check, uint32_t r, const dsri_cache_operand *operand, dsri_cache *cache,
+                            uint64_t *cache_bytes, uint64_t *table_bytes)
+{
+    uint64_t page_bytes;
+    cache->format = (uint32_t)operand->layout->format;
+    cache->page_stride = 0;
+    DSRI_TRY(check_format(check, r, operand));
+    DSRI_TRY(check_page_size(check, r, operand, cache));
+    DSRI_TRY(size_page(check, r, operand, cache, &page_bytes));
+    if (operand->layout->page_table.buffer)
+        DSRI_TRY(check_page_stride(check, r, operand, page_bytes, cache));
+    DSRI_TRY(check_pages(check, r, operand, page_bytes, cache, cache_bytes));
+    return check_page_table(check, r, operand, cache, table_bytes);
+}
