@@ -78,22 +78,54 @@ typedef enum dsr_access { DSR_ACCESS_READ = 1, DSR_ACCESS_WRITE = 2, DSR_ACCESS_
 typedef void (*dsr_kernel_fn)(void *user, uint32_t task, uint32_t n_tasks, void *const *views, const void *params);
 
 /* Register a CPU kernel under a name of 1 to 63 characters [A-Za-z0-9_.-]; the name must be free. user is handed to
- * every call and must live as long as the context. */
+ * every call and must live as long as the context. DSR_ERR_UNSUPPORTED_DEVICE if the context is not the CPU's. */
 DSR_API dsr_status dsr_registry_add_kernel(dsr_context *context, const char *name, dsr_kernel_fn kernel, void *user);
+
+typedef enum dsr_code_kind {
+    DSR_CODE_BINARY = 0, /* a cubin or a fatbin, as nvcc -cubin and nvcc -fatbin write them */
+    DSR_CODE_PTX = 1,    /* text; the driver compiles it */
+    DSR_CODE_CUDA_C = 2  /* text; NVRTC compiles it for the context's device (docs/cuda.md) */
+} dsr_code_kind;
+
+/* A CUDA kernel: extern "C" __global__ void entry(...). Its parameters are one pointer for each view of a call, in
+ * their order, and then, if the call has params, one struct of params_bytes by value. */
+typedef struct dsr_device_kernel_desc {
+    uint32_t struct_size; /* sizeof(dsr_device_kernel_desc) */
+    const char *name;     /* as of dsr_registry_add_kernel */
+    dsr_code_kind kind;
+    const void *code;    /* needed during the call only */
+    uint64_t code_bytes; /* not 0; at most 1 GiB; of text without a final null character */
+    const char *entry;
+    uint32_t max_shared_bytes;  /* dynamic shared memory that a call may ask for; 0: 48 KiB */
+    const char *const *options; /* CUDA C: options for NVRTC, such as "-I/usr/local/cuda/include" */
+    uint32_t n_options;
+} dsr_device_kernel_desc;
+
+#define DSR_DEVICE_KERNEL_DESC_INIT DSR_STRUCT_INIT(dsr_device_kernel_desc)
+
+/* Register a kernel in device code; it is loaded, and compiled if need be, here. DSR_ERR_FORMAT if the code cannot be
+ * loaded or compiled (the text has the compiler's first words, the context's log all of them), DSR_ERR_NAME if it has
+ * no such entry, DSR_ERR_UNSUPPORTED_DEVICE if the context is not a GPU's, or for CUDA C without NVRTC. */
+DSR_API dsr_status dsr_registry_add_device_kernel(dsr_context *context, const dsr_device_kernel_desc *desc);
+
 /* Number of kernels of this context, ours for its device, instruction set and exactness first, then the caller's. */
 DSR_API uint32_t dsr_registry_n_kernels(const dsr_context *context);
 /* Name of a kernel, null past the end. Ours are called dsr_<op>_<dtype>__<isa>. */
 DSR_API const char *dsr_registry_kernel_name(const dsr_context *context, uint32_t index);
 
+/* A call of a registered kernel. What is said of the other kind of kernel must be 0. */
 typedef struct dsr_kernel_desc {
     uint32_t struct_size; /* sizeof(dsr_kernel_desc) */
-    const char *name;     /* a name registered with dsr_registry_add_kernel */
-    uint32_t n_tasks;     /* not 0; tasks run side by side */
+    const char *name;     /* a registered name */
+    uint32_t n_tasks;     /* C function: not 0; tasks run side by side */
     uint32_t n_views;     /* up to 32 */
     const dsr_view *views;
     const dsr_access *access; /* one per view: the hazard rules rest on it */
     const void *params;
     uint32_t params_bytes; /* up to 4096 */
+    uint32_t grid[3];      /* device code: thread blocks, 1 to 2^31 - 1, 65535 and 65535; at most 2^32 - 1 in all */
+    uint32_t block[3];     /* device code: threads of a block, 1 to 1024, 1024 and 64; at most 1024 in all */
+    uint32_t shared_bytes; /* device code: dynamic shared memory of a block */
 } dsr_kernel_desc;
 
 #define DSR_KERNEL_DESC_INIT DSR_STRUCT_INIT(dsr_kernel_desc)

@@ -65,6 +65,10 @@ typedef struct dsri_backend {
     const char *(*kernel_name)(void *device, uint32_t index);
     /* Whether callers may register C functions as kernels. */
     int takes_host_kernels;
+    /* Takes device code as a kernel; desc is checked but for what the code itself says. Null: the back end runs none.
+     */
+    dsr_status (*device_kernel_load)(void *device, const dsr_device_kernel_desc *desc, void **kernel);
+    void (*device_kernel_unload)(void *device, void *kernel, int is_forked);
 
     /* Per-encoder state. Null functions: the back end keeps none. */
     dsr_status (*encoder_open)(void *device, void **encoder_state);

@@ -164,11 +164,14 @@ dsr_status dsri_context_check_usable(dsr_context *context)
     return DSR_OK;
 }
 
-static void release_host_kernels(dsr_context *context)
+static void release_caller_kernels(dsr_context *context)
 {
-    dsri_host_kernel *kernel = context->host_kernels;
+    dsri_caller_kernel *kernel = context->caller_kernels;
     while (kernel) {
-        dsri_host_kernel *next = kernel->next;
+        dsri_caller_kernel *next = kernel->next;
+        if (kernel->device_kernel)
+            context->backend->device_kernel_unload(context->device, kernel->device_kernel,
+                                                   dsri_context_is_forked(context));
         dsri_release(&context->allocator, kernel, sizeof *kernel);
         kernel = next;
     }
@@ -178,8 +181,8 @@ void dsri_context_release_if_done(dsr_context *context)
 {
     if (!context->is_destroyed || context->buffers || context->encoders)
         return;
+    release_caller_kernels(context);
     context->backend->close(context->device, dsri_context_is_forked(context));
-    release_host_kernels(context);
     const dsr_allocator allocator = context->allocator;
     dsri_release(&allocator, context, sizeof *context);
 }

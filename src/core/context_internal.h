@@ -8,13 +8,14 @@
 enum { DSRI_ERROR_TEXT_BYTES = 512, DSRI_MAX_KERNEL_NAME = 63 };
 
 /* A kernel of the caller's. */
-typedef struct dsri_host_kernel {
-    struct dsri_host_kernel *next;
-    dsr_kernel_fn run;
+typedef struct dsri_caller_kernel {
+    struct dsri_caller_kernel *next;
+    dsr_kernel_fn run; /* null: device code */
     void *user;
+    void *device_kernel;  /* of device code: the back end's object */
     const char *names[1]; /* the name, as a command's list of launches wants it */
     char name[DSRI_MAX_KERNEL_NAME + 1];
-} dsri_host_kernel;
+} dsri_caller_kernel;
 
 struct dsr_context {
     dsr_allocator allocator;
@@ -30,7 +31,7 @@ struct dsr_context {
     dsr_buffer *buffers;
     dsr_encoder *encoders;
     uint64_t next_buffer_serial;
-    dsri_host_kernel *host_kernels; /* in order of registration */
+    dsri_caller_kernel *caller_kernels; /* in order of registration */
     /* Destroyed by the caller while buffers or encoders live: memory stays until the last of them goes. */
     int is_destroyed;
     char error_text[DSRI_ERROR_TEXT_BYTES];

@@ -1,5 +1,6 @@
 /* The CUDA back end over the driver API. The primary context is retained and current only inside a call of ours. */
 #include "cuda/cuda_backend.h"
+#include "cuda/cuda_caller_kernel.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -388,6 +389,8 @@ static dsr_status reserve_zeroed(dsri_cuda_encoder *encoder, uint64_t n_bytes, u
 static dsr_status prepare(void *opened, void *state, dsri_command *command)
 {
     dsri_cuda_device *device = opened;
+    if (command->op == DSRI_OP_CUSTOM)
+        return dsri_cuda_prepare_caller_kernel(device, command);
     const dsri_cuda_entry *entry = choose(device, command->op, command->plan);
     if (entry == NULL)
         return dsri_fail(device->context, DSR_ERR_UNSUPPORTED_KERNEL, "%s: the CUDA back end has no kernel for it",
@@ -447,6 +450,8 @@ const dsri_backend dsri_cuda_backend = {
     .memory_read = cuda_memory_read,
     .kernel_name = cuda_kernel_name,
     .takes_host_kernels = 0,
+    .device_kernel_load = dsri_cuda_load_caller_kernel,
+    .device_kernel_unload = dsri_cuda_unload_caller_kernel,
     .encoder_open = encoder_open,
     .encoder_close = encoder_close,
     .encoder_reset = encoder_reset,

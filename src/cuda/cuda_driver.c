@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The only conversion of an object pointer to a function pointer; POSIX wants dlsym results to allow it. */
-static int find_symbol(void *library, const char *name, void *function, size_t n_bytes)
+int dsri_cuda_find_symbol(void *library, const char *name, void *function, size_t n_bytes)
 {
     void *address = dlsym(library, name);
     memcpy(function, &address, n_bytes);
@@ -25,12 +25,15 @@ int dsri_cuda_driver_load(dsri_cuda_driver *driver, char text[DSRI_CUDA_TEXT_BYT
         return 0;
     }
 #define SYMBOL(name, exported, arguments)                                                                              \
-    if (!find_symbol(driver->library, exported, &driver->name, sizeof driver->name)) {                                 \
+    if (!dsri_cuda_find_symbol(driver->library, exported, &driver->name, sizeof driver->name)) {                       \
         snprintf(text, DSRI_CUDA_TEXT_BYTES, "the driver is too old: it has no %s", exported);                         \
         dsri_cuda_driver_unload(driver);                                                                               \
         return 0;                                                                                                      \
     }
+#define OPTIONAL(name, exported, arguments)                                                                            \
+    (void)dsri_cuda_find_symbol(driver->library, exported, &driver->name, sizeof driver->name);
 #include "cuda/cuda_symbols.inc"
+#undef OPTIONAL
 #undef SYMBOL
     const CUresult result = driver->cuInit(0);
     if (result != DSRI_CU_SUCCESS) {

@@ -33,20 +33,30 @@ typedef struct dsri_cuda_node_params {
 
 enum {
     DSRI_CU_SUCCESS = 0,
+    DSRI_CU_INVALID_VALUE = 1,
     DSRI_CU_OUT_OF_MEMORY = 2,
-    DSRI_CU_NO_DEVICE = 100,
+    DSRI_CU_INVALID_IMAGE = 200,
+    DSRI_CU_NO_BINARY_FOR_GPU = 209,
+    DSRI_CU_INVALID_PTX = 218,
+    DSRI_CU_UNSUPPORTED_PTX_VERSION = 222,
+    DSRI_CU_NOT_FOUND = 500,
     DSRI_CU_STREAM_NON_BLOCKING = 1,
     DSRI_CU_EVENT_DISABLE_TIMING = 2,
     DSRI_CU_ATTRIBUTE_COMPUTE_MAJOR = 75,
     DSRI_CU_ATTRIBUTE_COMPUTE_MINOR = 76,
+    DSRI_CU_FUNCTION_MAX_THREADS = 0,
     DSRI_CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
-    DSRI_CU_FUNCTION_NON_PORTABLE_CLUSTER = 14
+    DSRI_CU_FUNCTION_NON_PORTABLE_CLUSTER = 14,
+    DSRI_CU_JIT_ERROR_LOG = 5,
+    DSRI_CU_JIT_ERROR_LOG_BYTES = 6
 };
 
 typedef struct dsri_cuda_driver {
     void *library;
 #define SYMBOL(name, exported, arguments) CUresult(*name) arguments;
+#define OPTIONAL                          SYMBOL
 #include "cuda/cuda_symbols.inc"
+#undef OPTIONAL
 #undef SYMBOL
 } dsri_cuda_driver;
 
@@ -56,6 +66,9 @@ enum { DSRI_CUDA_TEXT_BYTES = 160 };
  * text; a later call tries again. */
 int dsri_cuda_driver_load(dsri_cuda_driver *driver, char text[DSRI_CUDA_TEXT_BYTES]);
 void dsri_cuda_driver_unload(dsri_cuda_driver *driver);
+/* Sets the function pointer of n_bytes at `function` to a symbol of a loaded library: null, and 0 returned, if it has
+ * none. */
+int dsri_cuda_find_symbol(void *library, const char *name, void *function, size_t n_bytes);
 /* Name of a driver error, such as "CUDA_ERROR_INVALID_VALUE". */
 const char *dsri_cuda_error_name(const dsri_cuda_driver *driver, CUresult result);
 /* Whether an error outlives the call: the context is lost for the rest of the process. */

@@ -1,36 +1,39 @@
 /* Running an encoder's commands. They become a graph whose edges are the commands' dependencies; while the list of
  * kernels and edges stays the same from submit to submit, only the nodes' arguments and grids are updated. */
-#include "cuda/cuda_backend.h"
+#include "cuda/cuda_caller_kernel.h"
 
 #include <string.h>
 
 typedef struct launch_arguments {
-    const void *plan;
     CUdeviceptr zeroed;
-    void *pointers[2];
+    void *pointers[DSRI_CUDA_MAX_PARAMETERS];
 } launch_arguments;
 
-static void set_arguments(launch_arguments *arguments, const void *plan, CUdeviceptr zeroed)
+/* The driver takes arguments as pointers to memory that it only reads. */
+static void *address_of(const void *argument)
 {
     union {
         const void *in;
         void *out;
-    } plan_address = {plan};
-    arguments->plan = plan;
-    arguments->zeroed = zeroed;
-    arguments->pointers[0] = plan_address.out;
-    arguments->pointers[1] = &arguments->zeroed;
+    } address = {argument};
+    return address.out;
 }
 
-static void node_params(const dsri_cuda_encoder *encoder, const dsri_command *command, uint32_t launch,
-                        launch_arguments *arguments, dsri_cuda_node_params *params)
+static CUfunction function_of(const dsri_command *command, uint32_t launch)
+{
+    const dsri_cuda_entry *entry = command->kernel;
+    return command->op == DSRI_OP_CUSTOM ? dsri_cuda_caller_kernel_of(command)->function : entry->functions[launch];
+}
+
+static void own_params(const dsri_cuda_encoder *encoder, const dsri_command *command, uint32_t launch,
+                       launch_arguments *arguments, dsri_cuda_node_params *params)
 {
     const dsri_cuda_entry *entry = command->kernel;
     const dsri_cuda_launch *l = &entry->kernel->launches[launch];
     const dsri_cuda_grid grid = l->grid(command->plan);
-    set_arguments(arguments, command->plan, encoder->zeroed + command->backend_value);
-    memset(params, 0, sizeof *params);
-    params->function = entry->functions[launch];
+    arguments->zeroed = encoder->zeroed + command->backend_value;
+    arguments->pointers[0] = address_of(command->plan);
+    arguments->pointers[1] = &arguments->zeroed;
     params->grid[0] = grid.x;
     params->grid[1] = grid.y;
     params->grid[2] = grid.z;
@@ -38,7 +41,30 @@ static void node_params(const dsri_cuda_encoder *encoder, const dsri_command *co
     params->block[1] = 1;
     params->block[2] = 1;
     params->shared_bytes = l->shared_of != NULL ? l->shared_of(command->plan) : l->shared_bytes;
+}
+
+static void callers_params(const dsri_command *command, launch_arguments *arguments, dsri_cuda_node_params *params)
+{
+    const dsri_custom_plan *plan = command->plan;
+    for (uint32_t i = 0; i < plan->n_views; i++)
+        arguments->pointers[i] = address_of(&plan->views[i]);
+    if (plan->params_bytes)
+        arguments->pointers[plan->n_views] = address_of(plan->params);
+    memcpy(params->grid, plan->grid, sizeof params->grid);
+    memcpy(params->block, plan->block, sizeof params->block);
+    params->shared_bytes = plan->shared_bytes;
+}
+
+static void node_params(const dsri_cuda_encoder *encoder, const dsri_command *command, uint32_t launch,
+                        launch_arguments *arguments, dsri_cuda_node_params *params)
+{
+    memset(params, 0, sizeof *params);
+    params->function = function_of(command, launch);
     params->arguments = arguments->pointers;
+    if (command->op == DSRI_OP_CUSTOM)
+        callers_params(command, arguments, params);
+    else
+        own_params(encoder, command, launch, arguments, params);
 }
 
 void dsri_cuda_release_graph(dsri_cuda_encoder *encoder)
@@ -64,11 +90,11 @@ static dsr_status launch_all(dsri_cuda_encoder *encoder, const dsri_wave *waves,
                 launch_arguments arguments;
                 dsri_cuda_node_params p;
                 node_params(encoder, c, i, &arguments, &p);
-                status = dsri_cuda_check(device,
-                                         device->driver.cuLaunchKernel(p.function, p.grid[0], p.grid[1], p.grid[2],
-                                                                       p.block[0], 1, 1, p.shared_bytes,
-                                                                       encoder->stream, p.arguments, NULL),
-                                         c->kernel_names[i]);
+                status = dsri_cuda_check(
+                    device,
+                    device->driver.cuLaunchKernel(p.function, p.grid[0], p.grid[1], p.grid[2], p.block[0], p.block[1],
+                                                  p.block[2], p.shared_bytes, encoder->stream, p.arguments, NULL),
+                    c->kernel_names[i]);
             }
     return status;
 }
@@ -163,10 +189,9 @@ static int same_graph(dsri_cuda_encoder *encoder, const dsri_wave *waves, uint32
     uint32_t node = 0, dependency = 0;
     for (uint32_t w = 0; w < n_waves; w++)
         for (const dsri_command *c = waves[w].first; c != NULL; c = c->next_in_wave) {
-            const dsri_cuda_entry *entry = c->kernel;
             for (uint32_t i = 0; i < c->n_launches; i++, node++) {
                 const uint32_t n = n_dependencies_of(c, i);
-                same = same && encoder->nodes[node].function == entry->functions[i] &&
+                same = same && encoder->nodes[node].function == function_of(c, i) &&
                        encoder->nodes[node].n_dependencies == n;
                 for (uint32_t d = 0; d < n; d++, dependency++)
                     same = same && encoder->dependencies[dependency] == dependency_of(encoder, c, i, node, d);
@@ -199,8 +224,7 @@ static dsr_status add_node(dsri_cuda_encoder *encoder, const dsri_command *c, ui
 {
     dsri_cuda_device *device = encoder->device;
     dsri_cuda_node *node = &encoder->nodes[encoder->n_nodes];
-    const dsri_cuda_entry *entry = c->kernel;
-    node->function = entry->functions[launch];
+    node->function = function_of(c, launch);
     node->n_dependencies = n_dependencies_of(c, launch);
     for (uint32_t d = 0; d < node->n_dependencies; d++) {
         const uint32_t number = dependency_of(encoder, c, launch, encoder->n_nodes, d);

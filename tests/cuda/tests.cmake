@@ -4,3 +4,10 @@ set_target_properties(fake_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BI
 target_link_libraries(fake_cuda PRIVATE dsrows_flags)
 target_compile_definitions(cuda_test_fake_driver PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:fake_cuda>")
 add_dependencies(cuda_test_fake_driver fake_cuda)
+# A compiler library that compiles nothing, for callers' CUDA C.
+add_library(fake_nvrtc SHARED ${PROJECT_SOURCE_DIR}/tests/cuda/fake_nvrtc.c)
+set_target_properties(fake_nvrtc PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+target_link_libraries(fake_nvrtc PRIVATE dsrows_flags)
+target_compile_definitions(cuda_test_device_kernels PRIVATE
+    FAKE_CUDA_LIBRARY="$<TARGET_FILE:fake_cuda>" FAKE_NVRTC_LIBRARY="$<TARGET_FILE:fake_nvrtc>")
+add_dependencies(cuda_test_device_kernels fake_cuda fake_nvrtc)

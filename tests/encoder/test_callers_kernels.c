@@ -33,6 +33,7 @@ static void test_names(void **state)
     assert_status(dsr_registry_add_kernel(context, NULL, double_values, &factor), DSR_ERR_NULL);
     assert_status(dsr_registry_add_kernel(context, "b", NULL, &factor), DSR_ERR_NULL);
     assert_status(dsr_registry_add_kernel(NULL, "b", double_values, &factor), DSR_ERR_NULL);
+    assert_status(dsr_registry_add_device_kernel(context, NULL), DSR_ERR_UNSUPPORTED_DEVICE);
     assert_status(dsr_registry_add_kernel(context, dsr_registry_kernel_name(context, 0), double_values, &factor),
                   DSR_ERR_NAME);
     assert_int_equal(dsr_registry_n_kernels(context), n_ours + 2);
@@ -83,6 +84,9 @@ static void test_refusals(void **state)
     desc = good, desc.name = NULL, refuse(encoder, desc, DSR_ERR_NULL);
     desc = good, desc.name = "unknown", refuse(encoder, desc, DSR_ERR_NAME);
     desc = good, desc.n_tasks = 0, refuse(encoder, desc, DSR_ERR_VALUE);
+    desc = good, desc.grid[1] = 1, refuse(encoder, desc, DSR_ERR_VALUE); /* words of device code */
+    desc = good, desc.block[2] = 1, refuse(encoder, desc, DSR_ERR_VALUE);
+    desc = good, desc.shared_bytes = 1, refuse(encoder, desc, DSR_ERR_VALUE);
     desc = good, desc.n_views = 33, refuse(encoder, desc, DSR_ERR_VALUE);
     desc = good, desc.views = NULL, refuse(encoder, desc, DSR_ERR_NULL);
     desc = good, desc.access = NULL, refuse(encoder, desc, DSR_ERR_NULL);
