@@ -98,6 +98,15 @@ void ref_hadamard_fp4(const uint16_t input[128], float amax_floor, uint16_t outp
  * of floats. */
 void ref_rms_norm(const float *input, uint32_t n, const float *weight, float epsilon, float *scratch, float *output);
 
+/* ---- packed caches ---------------------------------------------------------------------------------------- */
+
+/* An index key: 64 bytes of pairs of E2M1 codes, the even feature in the low nibble, and an E8M0 scale per 32 features.
+ * Each feature is value * 2^(scale - 127) in F32, rounded to BF16; scale 255 gives NaN, as 7fc0. */
+void ref_decode_fp4_key(const uint8_t values[64], const uint8_t scales[4], uint16_t key[128]);
+/* A KV row: 448 E4M3 codes with an E8M0 scale per 64, likewise (the codes 7f and ff are NaN); then 64 BF16 as they are.
+ */
+void ref_decode_fp8_row(const uint8_t values[576], const uint8_t scales[7], uint16_t row[512]);
+
 /* ---- projection ------------------------------------------------------------------------------------------- */
 
 /* One output: sum over k < n of x[k] * w[k], cut into segments of 512, each one fma chain from 0 in index order,
