@@ -19,6 +19,17 @@ static __device__ __forceinline__ void named_barrier(uint32_t id, uint32_t n_thr
     asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(n_threads) : "memory");
 }
 
+/* The two halves of cluster_barrier(): what was written before an arrival is seen after the wait. */
+static __device__ __forceinline__ void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
 static __device__ __forceinline__ void cluster_barrier()
 {
     asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
@@ -58,6 +69,72 @@ static __device__ __forceinline__ float4 peer_float4(const float *p, uint32_t ra
     return x;
 }
 
+static __device__ __forceinline__ void store_peer_float2(float2 *p, uint32_t rank, float2 x)
+{
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};"
+                 :
+                 : "r"(peer_address(p, rank)), "f"(x.x), "f"(x.y)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void store_peer_float4(float4 *p, uint32_t rank, float4 x)
+{
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};"
+                 :
+                 : "r"(peer_address(p, rank)), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+                 : "memory");
+}
+
+/* ---- barriers in shared memory, which copies can arrive at (compute capability 9.0) ---- */
+
+/* For n arrivals a phase. Others may use it after shared_barriers_ready() and a block barrier. */
+static __device__ __forceinline__ void shared_barrier_init(uint64_t *barrier, uint32_t n)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(shared_address(barrier)), "r"(n) : "memory");
+}
+
+static __device__ __forceinline__ void shared_barriers_ready()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+static __device__ __forceinline__ void shared_barrier_arrive(uint64_t *barrier)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" : : "r"(shared_address(barrier)) : "memory");
+}
+
+/* Arrives, and lets the phase wait for n_bytes of copies too. */
+static __device__ __forceinline__ void shared_barrier_arrive_expecting(uint64_t *barrier, uint32_t n_bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                 :
+                 : "r"(shared_address(barrier)), "r"(n_bytes)
+                 : "memory");
+}
+
+/* Waits until the phase of this parity (0 for the first, then in turn) is over. */
+static __device__ __forceinline__ void shared_barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t is_over;
+    do {
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(is_over)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
+    } while (!is_over);
+}
+
+/* Copies n_bytes, a multiple of 16 at multiples of 16, by the copy engine; arrives at the barrier when done. */
+static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :
+                 : "r"(shared_address(to)), "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
 /* ---- copies from global to shared memory that finish at a wait ---- */
 
 /* 16 bytes, of which the last 16 - n_bytes are zeros. */
@@ -74,9 +151,14 @@ static __device__ __forceinline__ void copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
+/* Lets this thread arrive at a barrier in shared memory when its copies so far are done. */
+static __device__ __forceinline__ void copy_async_arrive(uint64_t *barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" : : "r"(shared_address(barrier)) : "memory");
+}
+
 /* Waits until at most N of this thread's groups are under way. */
-template <int N>
-static __device__ __forceinline__ void copy_async_wait()
+template <int N> static __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
