@@ -1,12 +1,15 @@
 #include "fake_cuda.h"
 
+#include "emulator.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
 typedef int CUresult;
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_PTX = 218, NOT_FOUND = 500 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_PTX = 218, NO_DEVICE = 100, NOT_FOUND = 500 };
+enum { MEMORY_POISON = 0xff };
 
 static fake_cuda_state state;
 
@@ -43,6 +46,7 @@ typedef struct node_params {
 
 typedef struct graph {
     uint32_t n_nodes;
+    emulated_graph *emulated;
 } graph;
 
 /* As a driver does, it keeps what a lost device did not free: no leak of the library. */
@@ -86,11 +90,23 @@ static void note_kernel(const node_params *params)
         memcpy(state.last_arguments[i], params->arguments[i], state.params_bytes[i] < 64 ? state.params_bytes[i] : 64);
 }
 
+static emulated_launch launch_of(const node_params *params)
+{
+    const emulated_launch launch = {
+        .entry = params->function,
+        .grid = {params->grid[0], params->grid[1], params->grid[2]},
+        .block = {params->block[0], params->block[1], params->block[2]},
+        .shared_bytes = params->shared_bytes,
+        .arguments = params->arguments,
+    };
+    return launch;
+}
+
 ENTRY(cuInit, (unsigned flags))
 {
     (void)flags;
     COUNT();
-    return SUCCESS;
+    return emulator_works_here() ? SUCCESS : NO_DEVICE;
 }
 
 ENTRY(cuDriverGetVersion, (int *version))
@@ -104,6 +120,7 @@ ENTRY(cuGetErrorName, (CUresult result, const char **name))
 {
     *name = result == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
             : result == 700         ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+            : result == 719         ? "CUDA_ERROR_LAUNCH_FAILED"
                                     : "FAKE";
     return SUCCESS;
 }
@@ -171,6 +188,7 @@ ENTRY(cuMemAlloc_v2, (unsigned long long *memory, size_t n_bytes))
     void *allocated = keep(n_bytes);
     if (allocated == NULL)
         return OUT_OF_MEMORY;
+    memset(allocated, MEMORY_POISON, n_bytes); /* a device gives it as it was */
     state.n_allocations++;
     *memory = (unsigned long long)(uintptr_t)allocated;
     return SUCCESS;
@@ -323,6 +341,10 @@ ENTRY(cuFuncSetAttribute, (void *function, int attribute, int value))
     COUNT();
     if (!is_ours(function) && attribute == 8)
         state.max_dynamic_bytes = (uint32_t)value;
+    if (attribute == 8)
+        emulator_allow_shared(function, (uint32_t)value);
+    if (attribute == 14 && value != 0)
+        emulator_allow_cluster(function);
     return SUCCESS;
 }
 
@@ -358,6 +380,25 @@ ENTRY(cuLaunchKernel, (void *function, unsigned gx, unsigned gy, unsigned gz, un
     state.n_launches++;
     state.last_stream = stream;
     note_kernel(&params);
+    const emulated_launch launch = launch_of(&params);
+    return state.is_capturing ? SUCCESS : emulator_run(&launch);
+}
+
+static CUresult create_graph(void **created, const graph *from)
+{
+    graph *g = keep(sizeof *g);
+    if (g == NULL)
+        return OUT_OF_MEMORY;
+    g->n_nodes = from != NULL ? from->n_nodes : 0;
+    g->emulated = from != NULL ? emulator_graph_copy(from->emulated) : emulator_graph_create();
+    *created = g;
+    return SUCCESS;
+}
+
+static CUresult destroy_graph(void *destroyed)
+{
+    emulator_graph_destroy(((graph *)destroyed)->emulated);
+    release(destroyed);
     return SUCCESS;
 }
 
@@ -365,21 +406,21 @@ ENTRY(cuGraphCreate, (void **created, unsigned flags))
 {
     (void)flags;
     COUNT();
-    *created = keep(sizeof(graph));
-    return *created != NULL ? SUCCESS : OUT_OF_MEMORY;
+    return create_graph(created, NULL);
 }
 
 ENTRY(cuGraphDestroy, (void *destroyed))
 {
-    return destroy_handle(destroyed);
+    return destroy_graph(destroyed);
 }
 
 ENTRY(cuGraphAddKernelNode_v2,
       (void **node, void *to, void *const *dependencies, size_t n_dependencies, const node_params *params))
 {
-    (void)dependencies;
     COUNT();
     graph *g = to;
+    const emulated_launch launch = launch_of(params);
+    emulator_graph_add(g->emulated, &launch, dependencies, n_dependencies);
     g->n_nodes++;
     *node = (void *)(uintptr_t)g->n_nodes;
     state.last_n_dependencies = (uint32_t)n_dependencies;
@@ -391,20 +432,18 @@ ENTRY(cuGraphInstantiateWithFlags, (void **executable, void *from, unsigned long
 {
     (void)flags;
     COUNT();
-    graph *copy = keep(sizeof *copy);
-    if (copy == NULL)
-        return OUT_OF_MEMORY;
-    *copy = *(const graph *)from;
-    *executable = copy;
+    const CUresult result = create_graph(executable, from);
+    if (result != SUCCESS)
+        return result;
     state.n_instantiated++;
     return SUCCESS;
 }
 
 ENTRY(cuGraphExecKernelNodeSetParams_v2, (void *executable, void *node, const node_params *params))
 {
-    (void)executable;
-    (void)node;
     COUNT();
+    const emulated_launch launch = launch_of(params);
+    emulator_graph_update(((graph *)executable)->emulated, node, &launch);
     state.n_updates++;
     note_kernel(params);
     return SUCCESS;
@@ -412,7 +451,7 @@ ENTRY(cuGraphExecKernelNodeSetParams_v2, (void *executable, void *node, const no
 
 ENTRY(cuGraphExecDestroy, (void *executable))
 {
-    return destroy_handle(executable);
+    return destroy_graph(executable);
 }
 
 ENTRY(cuGraphLaunch, (void *executable, void *stream))
@@ -420,5 +459,5 @@ ENTRY(cuGraphLaunch, (void *executable, void *stream))
     (void)stream;
     COUNT();
     state.n_launches += ((const graph *)executable)->n_nodes;
-    return SUCCESS;
+    return emulator_graph_run(((graph *)executable)->emulated);
 }

@@ -1,0 +1,235 @@
+/* The functions of src/cuda/kernels/ptx.cuh on the emulator: found first when kernels are compiled for the host. */
+#ifndef DSRI_PTX_CUH
+#define DSRI_PTX_CUH
+
+#include "device.h"
+
+static inline uint32_t shared_address(const void *p)
+{
+    return emulator_shared_address(p);
+}
+
+/* ---- barriers ---- */
+
+static inline void named_barrier(uint32_t id, uint32_t n_threads)
+{
+    emulator_barrier(id, n_threads, 0);
+}
+
+static inline void cluster_arrive()
+{
+    emulator_cluster_arrive();
+}
+
+static inline void cluster_wait()
+{
+    emulator_cluster_wait();
+}
+
+static inline void cluster_barrier()
+{
+    emulator_cluster_arrive();
+    emulator_cluster_wait();
+}
+
+/* ---- shared memory of the cluster's other blocks ---- */
+
+static inline uint32_t peer_address(const void *p, uint32_t rank)
+{
+    return emulator_peer_address(shared_address(p), rank);
+}
+
+template <typename T> static inline T peer_value(const void *p, uint32_t rank)
+{
+    T x;
+    memcpy(&x, emulator_peer(peer_address(p, rank), sizeof x), sizeof x);
+    return x;
+}
+
+static inline float peer_float(const float *p, uint32_t rank)
+{
+    return peer_value<float>(p, rank);
+}
+
+static inline uint32_t peer_word(const uint32_t *p, uint32_t rank)
+{
+    return peer_value<uint32_t>(p, rank);
+}
+
+static inline float4 peer_float4(const float *p, uint32_t rank)
+{
+    return peer_value<float4>(p, rank);
+}
+
+template <typename T> static inline void store_peer(const void *p, uint32_t rank, T x)
+{
+    memcpy(emulator_peer(peer_address(p, rank), sizeof x), &x, sizeof x);
+}
+
+static inline void store_peer_float2(float2 *p, uint32_t rank, float2 x)
+{
+    store_peer(p, rank, x);
+}
+
+static inline void store_peer_float4(float4 *p, uint32_t rank, float4 x)
+{
+    store_peer(p, rank, x);
+}
+
+/* ---- barriers in shared memory, which copies can arrive at ---- */
+
+static inline void shared_barrier_init(uint64_t *barrier, uint32_t n)
+{
+    emulator_mbarrier_init(shared_address(barrier), n);
+}
+
+static inline void shared_barriers_ready()
+{
+}
+
+static inline void shared_barrier_arrive(uint64_t *barrier)
+{
+    emulator_mbarrier_arrive(shared_address(barrier), 0);
+}
+
+static inline void shared_barrier_arrive_expecting(uint64_t *barrier, uint32_t n_bytes)
+{
+    emulator_mbarrier_arrive(shared_address(barrier), n_bytes);
+}
+
+static inline void shared_barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    emulator_mbarrier_wait(shared_address(barrier), parity);
+}
+
+static inline void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier)
+{
+    emulator_copy_bulk(to, from, n_bytes, shared_address(barrier));
+}
+
+/* ---- copies from global to shared memory that finish at a wait ---- */
+
+static inline void copy_async_16(void *to, const void *from, uint32_t n_bytes)
+{
+    if (n_bytes > 16)
+        emulator_fail("cp.async of %u bytes", n_bytes);
+    if (((uintptr_t)to | (uintptr_t)from) % 16 != 0)
+        emulator_fail("cp.async from %p to %p: not aligned", from, to);
+    (void)emulator_shared(shared_address(to), 16);
+    emulator_copy_async(to, from, n_bytes, 16 - n_bytes);
+}
+
+static inline void copy_async_4(void *to, const void *from)
+{
+    if (((uintptr_t)to | (uintptr_t)from) % 4 != 0)
+        emulator_fail("cp.async from %p to %p: not aligned", from, to);
+    (void)emulator_shared(shared_address(to), 4);
+    emulator_copy_async(to, from, 4, 0);
+}
+
+static inline void copy_async_commit()
+{
+    emulator_copy_commit();
+}
+
+static inline void copy_async_arrive(uint64_t *barrier)
+{
+    emulator_copy_arrive(shared_address(barrier));
+}
+
+template <int N> static inline void copy_async_wait()
+{
+    emulator_copy_wait(N);
+}
+
+/* ---- tensor cores ---- */
+
+struct matrix_rows {
+    uint32_t address;
+    uint32_t r[4];
+};
+
+static inline const uint16_t *matrix_row(void *const arguments[32], int matrix, int row)
+{
+    const uint32_t address = static_cast<const matrix_rows *>(arguments[8 * matrix + row])->address;
+    if (address % 16 != 0)
+        emulator_fail("ldmatrix: address %#x is not aligned", address);
+    return static_cast<const uint16_t *>(emulator_shared(address, 16));
+}
+
+static inline void load_matrices(uint32_t address, uint32_t r[4])
+{
+    matrix_rows own = {address, {}};
+    emulator_warp(
+        "ldmatrix",
+        [](void *const arguments[32], uint32_t) {
+            for (int matrix = 0; matrix < 4; matrix++)
+                for (int row = 0; row < 8; row++) {
+                    const uint16_t *from = matrix_row(arguments, matrix, row);
+                    for (int i = 0; i < 4; i++)
+                        static_cast<matrix_rows *>(arguments[4 * row + i])->r[matrix] =
+                            from[2 * i] | (uint32_t)from[2 * i + 1] << 16;
+                }
+        },
+        0xffffffffu, &own);
+    memcpy(r, own.r, sizeof own.r);
+}
+
+static inline void load_matrices_transposed(uint32_t address, uint32_t r[4])
+{
+    matrix_rows own = {address, {}};
+    emulator_warp(
+        "ldmatrix.trans",
+        [](void *const arguments[32], uint32_t) {
+            for (int matrix = 0; matrix < 4; matrix++)
+                for (int i = 0; i < 4; i++) {
+                    const uint16_t *low = matrix_row(arguments, matrix, 2 * i);
+                    const uint16_t *high = matrix_row(arguments, matrix, 2 * i + 1);
+                    for (int column = 0; column < 8; column++)
+                        static_cast<matrix_rows *>(arguments[4 * column + i])->r[matrix] =
+                            low[column] | (uint32_t)high[column] << 16;
+                }
+        },
+        0xffffffffu, &own);
+    memcpy(r, own.r, sizeof own.r);
+}
+
+struct matrix_product {
+    float *d;
+    const uint32_t *a;
+    uint32_t b[2];
+};
+
+/* The sum over 16 features starts from d and runs in feature order; a device promises no order. */
+static inline void multiply_matrices(void *const arguments[32], uint32_t)
+{
+    float a[16][16], b[16][8], d[16][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const matrix_product *p = static_cast<const matrix_product *>(arguments[lane]);
+        const int g = lane / 4, t = lane % 4 * 2;
+        for (int i = 0; i < 4; i++) {
+            a[g + i % 2 * 8][t + i / 2 * 8] = __uint_as_float(p->a[i] << 16);
+            a[g + i % 2 * 8][t + i / 2 * 8 + 1] = __uint_as_float(p->a[i] & 0xffff0000u);
+            d[g + i / 2 * 8][t + i % 2] = p->d[i];
+        }
+        for (int i = 0; i < 2; i++) {
+            b[t + 8 * i][g] = __uint_as_float(p->b[i] << 16);
+            b[t + 8 * i + 1][g] = __uint_as_float(p->b[i] & 0xffff0000u);
+        }
+    }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++)
+            for (int column = 0; column < 8; column++)
+                d[row][column] += a[row][k] * b[k][column];
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            static_cast<matrix_product *>(arguments[lane])->d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+}
+
+static inline void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    matrix_product own = {d, a, {b0, b1}};
+    emulator_warp("mma.m16n8k16", multiply_matrices, 0xffffffffu, &own);
+}
+
+#endif

@@ -1,0 +1,33 @@
+# A driver library that runs the kernels on the CPU: fake_cuda.c and the kernels compiled for the host. Programs load it
+# by DSR_CUDA_DRIVER. For x86-64 with a C++ compiler; elsewhere it is left out.
+set(dsr_has_emulator OFF)
+include(CheckLanguage)
+check_language(CXX)
+if(CMAKE_CXX_COMPILER AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+    enable_language(CXX)
+    set(dsr_has_emulator ON)
+endif()
+if(NOT dsr_has_emulator)
+    message(STATUS "Emulator of CUDA kernels: not built (it needs a C++ compiler and x86-64)")
+    return()
+endif()
+
+set(dsr_emulator_dir ${PROJECT_SOURCE_DIR}/tests/cuda/emulator)
+set(dsr_kernel_list ${dsr_cuda_dir}/kernel_list.inc)
+add_custom_command(OUTPUT ${dsr_kernel_list}
+    COMMAND ${CMAKE_COMMAND} -DDIRECTORY=${PROJECT_SOURCE_DIR}/src/cuda/kernels -DOUTPUT=${dsr_kernel_list}
+        -P ${dsr_emulator_dir}/list_kernels.cmake
+    DEPENDS ${dsr_cuda_kernels} ${dsr_emulator_dir}/list_kernels.cmake
+    COMMENT "Listing the CUDA kernels" VERBATIM)
+add_library(emulated_cuda SHARED ${PROJECT_SOURCE_DIR}/tests/cuda/fake_cuda.c ${dsr_emulator_dir}/emulator.cpp
+    ${dsr_emulator_dir}/graph.cpp ${dsr_emulator_dir}/kernels.cpp ${dsr_kernel_list})
+set_target_properties(emulated_cuda PROPERTIES
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests
+    CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden)
+target_compile_definitions(emulated_cuda PRIVATE _POSIX_C_SOURCE=200809L _GNU_SOURCE)
+target_include_directories(emulated_cuda PRIVATE ${dsr_emulator_dir} ${dsr_cuda_dir} ${PROJECT_SOURCE_DIR}/src)
+# The device's rules for the bits; optimised whatever the build type, since a matrix takes minutes without.
+target_compile_options(emulated_cuda PRIVATE -O2 -g -mavx2 -mfma -ffp-contract=off -fno-math-errno -fno-strict-aliasing
+    -Wall -Wextra $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas -Wno-extra>
+    $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
+target_link_libraries(emulated_cuda PRIVATE Threads::Threads)
