@@ -1,6 +1,7 @@
 /* Projection kernels against the reference, byte by byte, and packed weights against unpacked ones. */
 #include "kernel_test.h"
 
+#include "cpu/cpu_features.h"
 #include "ops/op_plans.h"
 #include "ops/projection_layout.h"
 #include "reference/reference.h"
@@ -8,6 +9,17 @@
 #include <dsrows/ops.h>
 
 KERNELS(projection);
+
+/* The device-exact kernel on AVX512-BF16, if it is in this build and the machine can run it. */
+static const dsri_cpu_kernel *unit_kernel(void)
+{
+#ifdef DSRI_HAVE_AVX512BF16
+    DECLARE_KERNEL(projection, avx512bf16);
+    return dsri_cpu_features() & DSRI_CPU_AVX512_BF16 ? &dsri_kernel_projection__avx512bf16 : NULL;
+#else
+    return NULL;
+#endif
+}
 
 /* A projection with its weights in every form. */
 typedef struct projection_case {
@@ -146,20 +158,31 @@ static void draw_case(random_stream *random, projection_case *c)
     make_reference(c);
 }
 
+static void compare_kernel(random_stream *random, const projection_case *c, const dsri_cpu_kernel *kernel, int packed)
+{
+    dsri_projection_plan plan = c->plan;
+    plan.output = new_array(c->output_bytes);
+    if (packed) {
+        plan.format = is_fp8(c) ? DSR_WEIGHT_FP8_PACKED : DSR_WEIGHT_BF16_PACKED;
+        plan.weight = c->packed;
+        plan.scales = NULL;
+    }
+    if (kernel->accepts && !kernel->accepts(&plan)) {
+        return;
+    }
+    run_kernel(kernel, &plan, random);
+    assert_bits(kernel, packed ? "packed" : "unpacked", plan.output_is_f32 ? DSR_DTYPE_F32 : DSR_DTYPE_BF16,
+                plan.output, c->want, c->output_bytes);
+}
+
 static void compare_case(random_stream *random, const projection_case *c)
 {
-    for (size_t k = 0; projection_kernels[k] && can_run(projection_kernels[k]); k++) {
-        for (int packed = 0; packed < 2; packed++) {
-            dsri_projection_plan plan = c->plan;
-            plan.output = new_array(c->output_bytes);
-            if (packed) {
-                plan.format = is_fp8(c) ? DSR_WEIGHT_FP8_PACKED : DSR_WEIGHT_BF16_PACKED;
-                plan.weight = c->packed;
-                plan.scales = NULL;
-            }
-            run_kernel(projection_kernels[k], &plan, random);
-            assert_bits(projection_kernels[k], packed ? "packed" : "unpacked",
-                        plan.output_is_f32 ? DSR_DTYPE_F32 : DSR_DTYPE_BF16, plan.output, c->want, c->output_bytes);
+    for (int packed = 0; packed < 2; packed++) {
+        for (size_t k = 0; projection_kernels[k] && can_run(projection_kernels[k]); k++) {
+            compare_kernel(random, c, projection_kernels[k], packed);
+        }
+        if (unit_kernel()) {
+            compare_kernel(random, c, unit_kernel(), packed);
         }
     }
 }
@@ -176,10 +199,63 @@ static void test_projection(void **unused)
     }
 }
 
+/* ---- products near the least normal number, for units that do not know subnormal ones -------------------------- */
+
+/* Signs and mantissas at random, exponents from `exponent` on, zeros among them. */
+static uint16_t *new_small(random_stream *random, uint32_t exponent, size_t n)
+{
+    uint16_t *x = new_array(n * sizeof *x);
+    const uint32_t spread = random_between(random, 1, 3);
+    const uint32_t n_mantissas = random_one_in(random, 2) ? 4 : 128; /* with few, sums nearly cancel now and then */
+    const uint32_t least_mantissa = random_one_in(random, 3) ? random_below(random, 129 - n_mantissas) : 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t mantissa = least_mantissa + random_below(random, n_mantissas);
+        x[i] = (uint16_t)(random_below(random, 2) << 15 | (exponent + random_below(random, spread)) << 7 | mantissa);
+        x[i] = random_one_in(random, 8) ? (uint16_t)(x[i] & 0x8000u) : x[i];
+    }
+    return x;
+}
+
+/* Exponents of the least products and of what they are cut off at: sums of them are subnormal now and then, at the
+ * least, or never. */
+static void test_small_products(void **unused)
+{
+    (void)unused;
+    for (test_seed = 1; test_seed <= 400; test_seed++) {
+        random_stream random = random_open(test_seed, 2);
+        projection_case c;
+        memset(&c, 0, sizeof c);
+        c.plan.n_rows = random_between(&random, 1, 10);
+        c.plan.n_groups = 1;
+        c.plan.n_inputs = 16 * random_between(&random, 1, 70);
+        c.plan.n_outputs = random_between(&random, 1, 70);
+        c.plan.format = DSR_WEIGHT_BF16;
+        c.plan.output_is_f32 = 1;
+        c.plan.output_scale = 1.0f;
+        const uint32_t sum = random_between(&random, 136, 143), end = random_below(&random, 2);
+        const uint32_t all_of_x[] = {random_between(&random, 0, sum), end, sum - end};
+        const uint32_t of_x = all_of_x[random_below(&random, 3)];
+        const size_t n_x = (size_t)c.plan.n_rows * c.plan.n_inputs, n_w = (size_t)c.plan.n_outputs * c.plan.n_inputs;
+        uint16_t *const x = new_small(&random, of_x, n_x);
+        if (random_one_in(&random, 2)) {
+            x[random_below(&random, (uint32_t)n_x)] = (uint16_t)random_below(&random, 0x80); /* one subnormal */
+        }
+        c.plan.input = x;
+        c.plan.weight = new_small(&random, sum - of_x, n_w);
+        pack(&c);
+        c.output_bytes = (size_t)c.plan.n_rows * c.plan.n_outputs * sizeof(float);
+        c.want = new_array(c.output_bytes);
+        make_reference(&c);
+        compare_case(&random, &c);
+        drop_arrays();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_projection, open_memory, close_memory),
+        cmocka_unit_test_setup_teardown(test_small_products, open_memory, close_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

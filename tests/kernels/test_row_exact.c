@@ -264,11 +264,48 @@ static void check_closed(const bit_case *c, uint32_t r, const bit_results *resul
     }
 }
 
+/* A projection is off by at most 2^-16 of its scale times the sum of |x w|, and by what counts as zero; a BF16 output
+ * by 2^-8 of itself more. Where the sum nearly overflows, an output may be zero. */
+static void check_projection(const bit_case *c, uint32_t r, const bit_results *results)
+{
+    const uint16_t *w = bit_bf16(&c->shared[0]);
+    const double output_scale = c->scale != 0.0f ? fabs((double)c->scale) : 1.0;
+    for (size_t o = 0; o < (size_t)c->n_groups * c->n_outputs; o++, w += c->n_inputs) {
+        const uint16_t *x = bit_bf16(&c->rows[r].inputs[0]) + o / c->n_outputs * c->n_inputs;
+        const bit_array *output = &results->outputs[r][0];
+        const int is_f32 = c->output_dtype == DSR_DTYPE_F32;
+        const double got = is_f32 ? (double)bit_f32(output)[o] : bf16_value(bit_bf16(output)[o]);
+        double flushed, want = 0;
+        const double most = absolute_dot(x, w, (int)c->n_inputs, &flushed);
+        for (uint32_t i = 0; i < c->n_inputs; i++) {
+            want += bf16_value(x[i]) * bf16_value(w[i]);
+        }
+        want *= c->scale != 0.0f ? (double)c->scale : 1.0;
+        assert_true(isfinite(got));
+        if (!isfinite(most)) {
+            assert_true(got == 0);
+        } else if (got != 0 || fmax(most, most * output_scale) < 0.5 * (double)FLT_MAX) {
+            check_error(c, r, "output", got, want,
+                        output_scale * (most * 0x1p-16 + flushed + c->n_inputs * 0x1p-126) +
+                            (is_f32 ? 0 : fabs(want) * 0x1p-8) + 0x1p-126);
+        }
+    }
+}
+
+static int has_bf16_weights(const bit_case *c)
+{
+    return c->weight_format == DSR_WEIGHT_BF16 || c->weight_format == DSR_WEIGHT_BF16_PACKED;
+}
+
 static void check_values(const bit_case *c, uint32_t r, const bit_results *results)
 {
     if (strcmp(bit_op_name(c->op), "indexer") == 0) {
         check_scores(c, r, results);
         check_lists(c, r, results);
+    } else if (strcmp(bit_op_name(c->op), "projection") == 0) {
+        if (has_bf16_weights(c)) {
+            check_projection(c, r, results);
+        }
     } else {
         check_outputs(c, r, results);
         check_closed(c, r, results);
@@ -324,12 +361,19 @@ static void test_flash_attention(void **state)
     check_op("flash-attention");
 }
 
+static void test_projection(void **state)
+{
+    (void)state;
+    check_op("projection");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_indexer),
         cmocka_unit_test(test_sparse_attention),
         cmocka_unit_test(test_flash_attention),
+        cmocka_unit_test(test_projection),
     };
     return cmocka_run_group_tests_name("row-exact contexts", tests, NULL, NULL);
 }

@@ -3,7 +3,10 @@
 
 #include "ops/attention_workspace.h"
 #include "ops/indexer_workspace.h"
+#include "ops/projection_layout.h"
 #include "reference/reference.h"
+
+#include <dsrows/ops.h>
 
 #include <math.h>
 
@@ -12,6 +15,7 @@
 extern const dsri_cpu_kernel dsri_kernel_indexer__amxemulated;
 extern const dsri_cpu_kernel dsri_kernel_sparse_attention__amxemulated;
 extern const dsri_cpu_kernel dsri_kernel_flash_attention__amxemulated;
+extern const dsri_cpu_kernel dsri_kernel_projection__amxemulated;
 
 static float flush(float x)
 {
@@ -257,9 +261,86 @@ static void attention_on_tiles(void **state)
     }
 }
 
+/* ---- projections -------------------------------------------------------------------------------------------- */
+
+static float model_output(const uint16_t *x, const uint16_t *w, uint32_t n, float scale)
+{
+    static const uint16_t zero = 0;
+    float total = 0.0f;
+    for (uint32_t first = 0; first < n; first += DSRI_SEGMENT_INPUTS) {
+        const uint32_t end = n - first < DSRI_SEGMENT_INPUTS ? n : first + DSRI_SEGMENT_INPUTS;
+        float sum = 0.0f;
+        for (uint32_t i = first; i < end; i += 32) {
+            uint16_t step_x[32] = {0};
+            const uint16_t *step_w[32];
+            for (uint32_t j = 0; j < 32; j++) {
+                step_x[j] = i + j < end ? x[i + j] : 0;
+                step_w[j] = i + j < end ? w + i + j : &zero;
+            }
+            sum = add_step(sum, step_x, step_w, 0);
+        }
+        total += sum;
+    }
+    total *= scale;
+    return isfinite(total) ? total : 0.0f;
+}
+
+/* [panel][word][output of the panel], zeros where there is no output. */
+static const uint32_t *pack_weights(const dsri_projection_plan *plan, const uint16_t *w)
+{
+    const size_t panel_words = (size_t)dsri_bf16_panel_words(plan->n_inputs);
+    const size_t n_bytes = plan->n_groups * (size_t)dsri_panels(plan->n_outputs) * panel_words * sizeof(uint32_t);
+    uint32_t *packed = new_array(n_bytes);
+    memset(packed, 0, n_bytes);
+    for (uint32_t g = 0; g < plan->n_groups; g++) {
+        for (uint32_t o = 0; o < plan->n_outputs; o++, w += plan->n_inputs) {
+            const size_t panel = g * (size_t)dsri_panels(plan->n_outputs) + o / DSRI_PANEL_OUTPUTS;
+            for (uint32_t k = 0; k < plan->n_inputs; k += 2) {
+                packed[panel * panel_words + k / 2 * DSRI_PANEL_OUTPUTS + o % DSRI_PANEL_OUTPUTS] =
+                    w[k] | (uint32_t)w[k + 1] << 16;
+            }
+        }
+    }
+    return packed;
+}
+
+static void projections_on_tiles(void **state)
+{
+    static const uint32_t inputs[] = {16, 32, 48, 112, 512, 528, 544, 1040}, rows[] = {1, 2, 8, 15, 16, 17, 32, 33, 64};
+    const dsri_cpu_kernel *kernel = &dsri_kernel_projection__amxemulated;
+    (void)state;
+    for (test_seed = 1; test_seed <= 40; test_seed++) {
+        random_stream random = random_open(test_seed, 2);
+        dsri_projection_plan plan = {.n_rows = rows[test_seed % 9],
+                                     .n_groups = random_between(&random, 1, 2),
+                                     .n_inputs = inputs[random_below(&random, 8)],
+                                     .n_outputs = random_between(&random, 1, 70),
+                                     .format = DSR_WEIGHT_BF16_PACKED,
+                                     .output_is_f32 = 1,
+                                     .output_scale = random_one_in(&random, 2) ? 1.0f : 0.3f};
+        const size_t n = plan.n_inputs, n_outputs = (size_t)plan.n_groups * plan.n_outputs;
+        const size_t output_bytes = plan.n_rows * n_outputs * sizeof(float);
+        const uint16_t *w = new_bf16(&random, any_pattern(&random), 0x1p-4f, n_outputs * n);
+        float *want = new_array(output_bytes);
+        plan.input = new_bf16(&random, any_pattern(&random), 1.0f, (size_t)plan.n_rows * plan.n_groups * n);
+        plan.weight = pack_weights(&plan, w);
+        plan.output = new_array(output_bytes);
+        for (size_t i = 0; i < plan.n_rows * n_outputs; i++) {
+            const size_t r = i / n_outputs, o = i % n_outputs, g = o / plan.n_outputs;
+            want[i] =
+                model_output(plan.input + (r * plan.n_groups + g) * n, w + o * n, plan.n_inputs, plan.output_scale);
+        }
+        assert_true(kernel->accepts(&plan));
+        run_kernel(kernel, &plan, &random);
+        assert_bits(kernel, "output", DSR_DTYPE_F32, plan.output, want, output_bytes);
+        drop_arrays();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(projections_on_tiles),
         cmocka_unit_test(indexer_on_tiles),
         cmocka_unit_test(attention_on_tiles),
     };

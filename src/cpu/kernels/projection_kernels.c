@@ -3,25 +3,14 @@
  * The micro-kernels read panels (ops/projection_layout.h): packed weights lie so in memory, others are transposed into
  * a panel in scratch, one segment at a time. A tile is some rows times some vectors of outputs of one segment; its
  * chains stay in registers and end in an addition to the totals. */
-#include "cpu/cpu_kernel.h"
-#include "cpu/vec/vec.h"
-#include "ops/op_plans.h"
-#include "ops/projection_layout.h"
+#include "cpu/kernels/projection_tasks.h"
 
 #include <dsrows/ops.h>
-
-#include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
 enum {
-    SEGMENT = DSRI_SEGMENT_INPUTS,
-    PANEL = DSRI_PANEL_OUTPUTS,
-    PANEL_VECTORS = PANEL / VF_LANES,
-    MAX_PANELS_PER_TASK = 4,
     X_STRIDE = SEGMENT + 16, /* rows begin in different cache sets */
-    PREFETCH_WORDS = 2048,
-    LINE_LANES = 16 /* words of a cache line */
 };
 
 /* TILE_CHAINS: what the registers hold beside weights and activations. MAX_FP8_VECTORS: codes and scales need registers
@@ -48,7 +37,7 @@ typedef struct projection_scratch {
     float x[DSRI_MAX_ROWS * X_STRIDE]; /* as many segments as fit, each of every row */
     uint32_t panel[SEGMENT / 2 * PANEL];
     uint32_t decoded[SEGMENT * PANEL];
-    float totals[MAX_PANELS_PER_TASK][DSRI_MAX_ROWS * PANEL];
+    panel_totals totals[MAX_PANELS_PER_TASK];
 } projection_scratch;
 
 _Static_assert(sizeof(projection_scratch) <= DSRI_SCRATCH_BYTES, "scratch of a task");
@@ -60,14 +49,6 @@ enum { MAX_TILE_VECTORS = PANEL_VECTORS < TILE_CHAINS ? PANEL_VECTORS : TILE_CHA
 typedef struct tile {
     vf chains[MAX_TILE_ROWS][MAX_TILE_VECTORS];
 } tile;
-
-/* Later passes over the panel, for more vectors or rows, find its lines near. */
-static inline void prefetch_panel(const uint32_t *words)
-{
-    for (uint32_t lane = 0; lane < PANEL; lane += LINE_LANES) {
-        vec_prefetch(words + lane + PREFETCH_WORDS);
-    }
-}
 
 INLINE void clear_tile(tile *t, uint32_t rows, uint32_t vectors)
 {
@@ -381,41 +362,7 @@ static void stage_fp8(const dsri_projection_plan *plan, uint64_t output, uint64_
     }
 }
 
-/* ---- tasks: some panels of one group ---- */
-
-typedef struct task_panels {
-    uint32_t group;
-    uint64_t first; /* panel of the group */
-    uint32_t n;
-} task_panels;
-
-static uint32_t panels_per_task(const dsri_projection_plan *plan)
-{
-    const uint64_t n = dsri_panels(plan->n_outputs) / 32;
-    return n < 1 ? 1 : n < MAX_PANELS_PER_TASK ? (uint32_t)n : MAX_PANELS_PER_TASK;
-}
-
-static uint32_t tasks_per_group(const dsri_projection_plan *plan)
-{
-    return (uint32_t)((dsri_panels(plan->n_outputs) + panels_per_task(plan) - 1) / panels_per_task(plan));
-}
-
-static uint32_t n_tasks(const void *plan, uint32_t phase)
-{
-    const dsri_projection_plan *projection = plan;
-    (void)phase;
-    return projection->n_groups * tasks_per_group(projection);
-}
-
-static task_panels panels_of_task(const dsri_projection_plan *plan, uint32_t task)
-{
-    const uint32_t per_task = panels_per_task(plan);
-    task_panels panels = {.group = task / tasks_per_group(plan)};
-    panels.first = (uint64_t)(task % tasks_per_group(plan)) * per_task;
-    const uint64_t left = dsri_panels(plan->n_outputs) - panels.first;
-    panels.n = left < per_task ? (uint32_t)left : per_task;
-    return panels;
-}
+/* ---- tasks ---- */
 
 /* Segments of all rows that the scratch holds at once. */
 static uint32_t segments_at_once(const dsri_projection_plan *plan)
@@ -427,7 +374,7 @@ static uint32_t segments_at_once(const dsri_projection_plan *plan)
 static void widen_inputs(const dsri_projection_plan *plan, uint32_t group, uint32_t first, uint32_t n, float *x)
 {
     for (uint32_t r = 0; r < plan->n_rows; r++) {
-        const uint16_t *input = plan->input + ((uint64_t)r * plan->n_groups + group) * plan->n_inputs + first;
+        const uint16_t *input = row_inputs(plan, group, r, first);
         for (uint32_t k = 0; k < n; k += VF_LANES) {
             float *segment_x = x + (k / SEGMENT * plan->n_rows + r) * X_STRIDE;
             vf_store(segment_x + k % SEGMENT, vf_load_bf16(input + k));
@@ -439,53 +386,22 @@ static void widen_inputs(const dsri_projection_plan *plan, uint32_t group, uint3
 static const uint32_t *segment_words(const dsri_projection_plan *plan, const task_panels *panels, uint32_t i,
                                      uint32_t first, uint32_t n, uint32_t *scratch)
 {
-    const uint64_t panel = panels->first + i, first_output = panel * PANEL;
-    const uint64_t panel_of_all = panels->group * dsri_panels(plan->n_outputs) + panel;
+    const uint64_t panel = panel_of_all(plan, panels, i), first_output = (panels->first + i) * PANEL;
     const uint64_t output = (uint64_t)panels->group * plan->n_outputs + first_output;
     const uint64_t left = plan->n_outputs - first_output, n_outputs = left < PANEL ? left : PANEL;
     const uint32_t *packed = plan->weight;
 
     switch (plan->format) {
     case DSR_WEIGHT_BF16_PACKED:
-        return packed + panel_of_all * dsri_bf16_panel_words(plan->n_inputs) + dsri_bf16_panel_words(first);
+        return packed + panel * dsri_bf16_panel_words(plan->n_inputs) + dsri_bf16_panel_words(first);
     case DSR_WEIGHT_FP8_PACKED:
-        return packed + panel_of_all * dsri_fp8_panel_words(plan->n_inputs) + dsri_fp8_panel_words(first);
+        return packed + panel * dsri_fp8_panel_words(plan->n_inputs) + dsri_fp8_panel_words(first);
     case DSR_WEIGHT_BF16:
         stage_bf16(plan, output, n_outputs, first, n, scratch);
         return scratch;
     default:
         stage_fp8(plan, output, n_outputs, first, n, scratch);
         return scratch;
-    }
-}
-
-/* Scales, rounds where the output is BF16; 0 where it is not finite. */
-static void store_outputs(const dsri_projection_plan *plan, uint64_t at, uint32_t n, const float *totals)
-{
-    const vf limit = vf_from_bits(vi_set1(plan->output_is_f32 ? 0x7f800000u : 0x7f7f8000u)); /* rounds to infinity */
-    float f32[PANEL];
-    uint16_t bf16[PANEL];
-    for (uint32_t o = 0; o < PANEL; o += VF_LANES) {
-        const vf y = vf_mul(vf_load(totals + o), vf_set1(plan->output_scale));
-        const vf finite = vf_select(vm_lt(vf_abs(y), limit), y, vf_zero());
-        vf_store(f32 + o, finite);
-        vf_store_bf16(bf16 + o, finite);
-    }
-    if (plan->output_is_f32) {
-        memcpy((float *)plan->output + at, f32, n * sizeof *f32);
-    } else {
-        memcpy((uint16_t *)plan->output + at, bf16, n * sizeof *bf16);
-    }
-}
-
-static void store_panels(const dsri_projection_plan *plan, const task_panels *panels, const projection_scratch *scratch)
-{
-    for (uint32_t i = 0; i < panels->n; i++) {
-        const uint64_t output = (panels->first + i) * PANEL, left = plan->n_outputs - output;
-        for (uint32_t r = 0; r < plan->n_rows; r++) {
-            const uint64_t at = ((uint64_t)r * plan->n_groups + panels->group) * plan->n_outputs + output;
-            store_outputs(plan, at, left < PANEL ? (uint32_t)left : PANEL, scratch->totals[i] + r * PANEL);
-        }
     }
 }
 
@@ -517,9 +433,7 @@ static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
     const task_panels panels = panels_of_task(projection, task);
     (void)phase;
 
-    for (uint32_t i = 0; i < panels.n; i++) {
-        memset(s->totals[i], 0, projection->n_rows * PANEL * sizeof(float));
-    }
+    clear_totals(projection, &panels, s->totals);
     for (uint32_t first = 0; first < n_inputs; first += at_once) {
         const uint32_t n = n_inputs - first < at_once ? n_inputs - first : at_once;
         widen_inputs(projection, panels.group, first, n, s->x);
@@ -527,7 +441,7 @@ static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
             add_inputs(projection, &panels, i, first, n, s);
         }
     }
-    store_panels(projection, &panels, s);
+    store_panels(projection, &panels, s->totals);
 }
 
 const dsri_cpu_kernel DSRI_KERNEL(projection) = {
