@@ -1,6 +1,7 @@
 # A driver library that runs nothing, for the CUDA back end's tests on machines without a device.
-add_library(fake_cuda SHARED ${PROJECT_SOURCE_DIR}/tests/cuda/fake_cuda.c)
+add_library(fake_cuda SHARED ${PROJECT_SOURCE_DIR}/tests/cuda/fake_cuda.c ${PROJECT_SOURCE_DIR}/tests/cuda/emulator/none.c)
 set_target_properties(fake_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+target_include_directories(fake_cuda PRIVATE ${PROJECT_SOURCE_DIR}/tests/cuda/emulator)
 target_link_libraries(fake_cuda PRIVATE dsrows_flags)
 target_compile_definitions(cuda_test_fake_driver PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:fake_cuda>")
 add_dependencies(cuda_test_fake_driver fake_cuda)
