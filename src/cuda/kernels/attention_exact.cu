@@ -6,7 +6,7 @@
 
 enum { LOGIT_THREADS = 128, LOGIT_HEADS = 32, LOGIT_SLOTS = 64, K_STEP = 32, K_AHEAD = 4, K_STEPS = DSRI_HEAD_DIM / K_STEP };
 
-struct logit_shared {
+struct alignas(16) logit_shared {
     float q[2][K_STEP][LOGIT_HEADS];
     float kv[2][K_STEP][LOGIT_SLOTS];
 };
@@ -124,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(LOGIT_THREADS) dsr_attention_logits
 
 enum { VALUE_WARPS = 4, VALUE_THREADS = 32 * (VALUE_WARPS + 1), BLOCK_HEADS = 16, BLOCK_FEATURES = 64, SLOTS = 64 };
 
-struct value_shared {
+struct alignas(16) value_shared {
     float weights[SLOTS][BLOCK_HEADS]; /* exp(logit - max) */
     float rows[SLOTS][BLOCK_FEATURES];
     float max[BLOCK_HEADS];            /* over all slots and the sink */
