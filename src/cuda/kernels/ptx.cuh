@@ -19,10 +19,10 @@ static __device__ __forceinline__ void named_barrier(uint32_t id, uint32_t n_thr
     asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(n_threads) : "memory");
 }
 
-/* The two halves of cluster_barrier(): what was written before an arrival is seen after the wait. */
+/* Two halves of a barrier of the cluster that tells others that shared barriers are ready, but of no other memory. */
 static __device__ __forceinline__ void cluster_arrive()
 {
-    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 static __device__ __forceinline__ void cluster_wait()
@@ -69,25 +69,9 @@ static __device__ __forceinline__ float4 peer_float4(const float *p, uint32_t ra
     return x;
 }
 
-static __device__ __forceinline__ void store_peer_float2(float2 *p, uint32_t rank, float2 x)
-{
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};"
-                 :
-                 : "r"(peer_address(p, rank)), "f"(x.x), "f"(x.y)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void store_peer_float4(float4 *p, uint32_t rank, float4 x)
-{
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};"
-                 :
-                 : "r"(peer_address(p, rank)), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
-                 : "memory");
-}
-
 /* ---- barriers in shared memory, which copies can arrive at (compute capability 9.0) ---- */
 
-/* For n arrivals a phase. Others may use it after shared_barriers_ready() and a block barrier. */
+/* For n arrivals a phase. Others may use it after shared_barriers_ready() and a barrier of the block or the cluster. */
 static __device__ __forceinline__ void shared_barrier_init(uint64_t *barrier, uint32_t n)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(shared_address(barrier)), "r"(n) : "memory");
@@ -126,6 +110,23 @@ static __device__ __forceinline__ void shared_barrier_wait(uint64_t *barrier, ui
     } while (!is_over);
 }
 
+/* Writes to the same variable in another block of the cluster; the size arrives at that block's barrier. */
+static __device__ __forceinline__ void send_float2(float2 *p, float2 x, uint64_t *barrier, uint32_t rank)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1,%2}, [%3];"
+                 :
+                 : "r"(peer_address(p, rank)), "f"(x.x), "f"(x.y), "r"(peer_address(barrier, rank))
+                 : "memory");
+}
+
+static __device__ __forceinline__ void send_float4(float4 *p, float4 x, uint64_t *barrier, uint32_t rank)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];"
+                 :
+                 : "r"(peer_address(p, rank)), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(peer_address(barrier, rank))
+                 : "memory");
+}
+
 /* Copies n_bytes, a multiple of 16 at multiples of 16, by the copy engine; arrives at the barrier when done. */
 static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier)
 {
@@ -144,6 +145,11 @@ static __device__ __forceinline__ void copy_async_16(void *to, const void *from,
                  :
                  : "r"(shared_address(to)), "l"(from), "r"(n_bytes)
                  : "memory");
+}
+
+static __device__ __forceinline__ void copy_async_4(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(shared_address(to)), "l"(from) : "memory");
 }
 
 static __device__ __forceinline__ void copy_async_commit()
@@ -188,6 +194,24 @@ static __device__ __forceinline__ void multiply_add(float d[4], const uint32_t a
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* ---- arithmetic ---- */
+
+/* 2^x within two units in the last place; 0 where that is subnormal. */
+static __device__ __forceinline__ float exp2_approximate(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two values rounded to BF16: `low` in the low half. */
+static __device__ __forceinline__ uint32_t round_to_bf16_pair(float low, float high)
+{
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 
 #endif

@@ -817,6 +817,13 @@ void emulator_mbarrier_arrive(uint32_t barrier, uint32_t n_expected_bytes)
     arrive(barrier, n_expected_bytes);
 }
 
+void emulator_send(uint32_t to, const void *from, uint32_t n_bytes, uint32_t barrier)
+{
+    memcpy(emulator_peer(to, n_bytes), from, n_bytes);
+    mbarrier_at(barrier).n_bytes_missing -= n_bytes;
+    end_phase_if_complete(barrier);
+}
+
 void emulator_mbarrier_wait(uint32_t address, uint32_t parity)
 {
     fiber *own = launch.current;

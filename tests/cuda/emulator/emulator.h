@@ -90,6 +90,8 @@ void emulator_copy_arrive(uint32_t barrier);
 void emulator_mbarrier_init(uint32_t barrier, uint32_t n);
 void emulator_mbarrier_arrive(uint32_t barrier, uint32_t n_expected_bytes);
 void emulator_mbarrier_wait(uint32_t barrier, uint32_t parity);
+/* Writes to a block of the cluster, and arrives at a barrier of that block with the bytes. */
+void emulator_send(uint32_t to, const void *from, uint32_t n_bytes, uint32_t barrier);
 /* The copy engine's; arrives at the barrier of the same block with its bytes. */
 void emulator_copy_bulk(void *to, const void *from, uint32_t n_bytes, uint32_t barrier);
 

@@ -61,21 +61,6 @@ static inline float4 peer_float4(const float *p, uint32_t rank)
     return peer_value<float4>(p, rank);
 }
 
-template <typename T> static inline void store_peer(const void *p, uint32_t rank, T x)
-{
-    memcpy(emulator_peer(peer_address(p, rank), sizeof x), &x, sizeof x);
-}
-
-static inline void store_peer_float2(float2 *p, uint32_t rank, float2 x)
-{
-    store_peer(p, rank, x);
-}
-
-static inline void store_peer_float4(float4 *p, uint32_t rank, float4 x)
-{
-    store_peer(p, rank, x);
-}
-
 /* ---- barriers in shared memory, which copies can arrive at ---- */
 
 static inline void shared_barrier_init(uint64_t *barrier, uint32_t n)
@@ -100,6 +85,16 @@ static inline void shared_barrier_arrive_expecting(uint64_t *barrier, uint32_t n
 static inline void shared_barrier_wait(uint64_t *barrier, uint32_t parity)
 {
     emulator_mbarrier_wait(shared_address(barrier), parity);
+}
+
+static inline void send_float2(float2 *p, float2 x, uint64_t *barrier, uint32_t rank)
+{
+    emulator_send(peer_address(p, rank), &x, sizeof x, peer_address(barrier, rank));
+}
+
+static inline void send_float4(float4 *p, float4 x, uint64_t *barrier, uint32_t rank)
+{
+    emulator_send(peer_address(p, rank), &x, sizeof x, peer_address(barrier, rank));
 }
 
 static inline void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier)
@@ -230,6 +225,26 @@ static inline void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, ui
 {
     matrix_product own = {d, a, {b0, b1}};
     emulator_warp("mma.m16n8k16", multiply_matrices, 0xffffffffu, &own);
+}
+
+/* ---- arithmetic ---- */
+
+static inline float exp2_approximate(float x)
+{
+    const float y = __builtin_exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
+}
+
+static inline uint32_t round_to_bf16_pair(float low, float high)
+{
+    const float values[2] = {low, high};
+    uint32_t pair = 0;
+    for (int i = 0; i < 2; i++) {
+        const uint32_t b = __float_as_uint(values[i]);
+        const uint32_t rounded = values[i] != values[i] ? 0x7fffu : (b + 0x7fffu + (b >> 16 & 1u)) >> 16;
+        pair |= rounded << (16 * i);
+    }
+    return pair;
 }
 
 #endif
