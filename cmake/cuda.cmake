@@ -72,6 +72,19 @@ function(dsr_add_gpu_programs)
         ${PROJECT_SOURCE_DIR}/tests/support/patterns.c ${PROJECT_SOURCE_DIR}/tests/support/random.c)
     target_include_directories(dsrows_gpu_block PRIVATE ${PROJECT_SOURCE_DIR}/tests/support)
     target_link_libraries(dsrows_gpu_block PRIVATE dsrows_static dsrows_flags m)
+    add_executable(dsrows_gpu_callers ${PROJECT_SOURCE_DIR}/tests/gpu/gpu_callers.c)
+    target_link_libraries(dsrows_gpu_callers PRIVATE dsrows_static dsrows_flags ${CMAKE_DL_LIBS} m)
     add_executable(dsrows_gpu_bench ${PROJECT_SOURCE_DIR}/bench/gpu_bench.c)
     target_link_libraries(dsrows_gpu_bench PRIVATE dsrows_static dsrows_flags m)
+    # A kernel of a caller's, as a fatbin.
+    set(gencode "")
+    foreach(arch IN LISTS DSR_CUDA_ARCHS)
+        list(APPEND gencode -gencode arch=compute_${arch},code=sm_${arch})
+    endforeach()
+    set(fatbin ${PROJECT_BINARY_DIR}/cuda/scale.fatbin)
+    add_custom_command(OUTPUT ${fatbin}
+        COMMAND ${DSR_NVCC} ${gencode} -fatbin -o ${fatbin} ${PROJECT_SOURCE_DIR}/tests/gpu/scale.cu
+        DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/scale.cu COMMENT "Compiling a caller's kernel" VERBATIM)
+    add_custom_target(dsrows_gpu_programs DEPENDS ${fatbin}
+        dsrows_gpu_check dsrows_gpu_block dsrows_gpu_callers dsrows_gpu_bench)
 endfunction()

@@ -1,9 +1,10 @@
 /* The bit matrix on a CUDA device, or on the CPU, as one plain program without a test library, for machines that have
  * nothing else:
- *   dsrows_gpu_check [cpu] [OP...]
+ *   dsrows_gpu_check [cpu|short] [OP...]
  * Device-exact results against the reference; row-exact ones against the row run alone. On the CPU the row run alone
  * has one thread, the others have four; DSR_WITHOUT=amx_bf16 or avx512_bf16,amx_bf16 chooses among the row-exact
- * kernels. Exit 0 if all agree, 1 if not, 77 if there is no device. */
+ * kernels. "short" is a small part of the matrix, for checking tools that slow kernels down. Exit 0 if all agree, 1 if
+ * not, 77 if there is no device. */
 #include "bit_cases.h"
 #include "random.h"
 
@@ -11,9 +12,21 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { N_SEEDS = 2 };
-
 static uint32_t n_failed, n_passed;
+
+/* What of the matrix is run. */
+static uint64_t n_seeds = 2;
+static uint32_t row_counts[] = {1, 2, 3, 7, 8, 33, 64};
+static uint32_t n_row_counts = sizeof row_counts / sizeof row_counts[0];
+static uint32_t max_rows = BIT_MAX_ROWS;
+
+static void shorten(void)
+{
+    n_seeds = 1;
+    row_counts[0] = 3;
+    n_row_counts = 1;
+    max_rows = 3;
+}
 
 static void report(const bit_case *c, uint32_t n, const char *what, int result, const char *text)
 {
@@ -38,9 +51,8 @@ static void draw_order(uint64_t seed, uint32_t n, uint32_t n_rows, uint32_t orde
 
 static void check_device_exact(const bit_case *c, const bit_results *expected, dsr_context *context)
 {
-    static const uint32_t counts[] = {1, 2, 3, 7, 8, 33, 64};
-    for (uint32_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        const uint32_t n = counts[i] < c->n_rows ? counts[i] : c->n_rows;
+    for (uint32_t i = 0; i < n_row_counts; i++) {
+        const uint32_t n = row_counts[i] < c->n_rows ? row_counts[i] : c->n_rows;
         uint32_t order[BIT_MAX_ROWS];
         draw_order(c->seed + i, n, c->n_rows, order);
         const bit_layout layout = {
@@ -48,7 +60,7 @@ static void check_device_exact(const bit_case *c, const bit_results *expected, d
         const bit_run run = {.n_replays = i % 3};
         char text[BIT_TEXT_BYTES] = "";
         report(c, n, "device-exact", bit_check(c, expected, order, n, &layout, context, &run, text), text);
-        if (counts[i] >= c->n_rows)
+        if (row_counts[i] >= c->n_rows)
             break;
     }
 }
@@ -96,12 +108,15 @@ static void check_op(const struct bit_op *op, const check_contexts *contexts)
 {
     const uint32_t failed_before = n_failed, passed_before = n_passed;
     for (uint32_t shape = 0; shape < bit_n_shapes(op); shape++)
-        for (uint64_t seed = 1; seed <= N_SEEDS; seed++) {
+        for (uint64_t seed = 1; seed <= n_seeds; seed++) {
             bit_case *c = bit_case_new(op, shape, seed);
+            const uint32_t n_rows = c->n_rows;
+            c->n_rows = n_rows < max_rows ? n_rows : max_rows;
             bit_results *expected = bit_reference(c);
             check_device_exact(c, expected, contexts->exact);
             check_row_exact(c, contexts->row_alone, contexts->row);
             bit_results_free(expected);
+            c->n_rows = n_rows;
             bit_case_free(c);
         }
     printf("%-18s %4u runs equal, %u not\n", bit_op_name(op), n_passed - passed_before, n_failed - failed_before);
@@ -133,7 +148,10 @@ static void close_contexts(const check_contexts *contexts)
 
 int main(int argc, char **argv)
 {
-    const int on_cpu = argc > 1 && strcmp(argv[1], "cpu") == 0;
+    const int on_cpu = argc > 1 && strcmp(argv[1], "cpu") == 0, is_short = argc > 1 && strcmp(argv[1], "short") == 0;
+    const int n_words = 1 + on_cpu + is_short;
+    if (is_short)
+        shorten();
     check_contexts contexts = {NULL, NULL, NULL};
     if (open_contexts(on_cpu ? DSR_DEVICE_CPU : DSR_DEVICE_CUDA, &contexts) != DSR_OK) {
         const int status = contexts.exact ? 1 : 77;
@@ -143,7 +161,7 @@ int main(int argc, char **argv)
     }
     printf("row-exact: %s, ...\n", dsr_registry_kernel_name(contexts.row, 0));
     for (uint32_t i = 0; i < bit_n_ops(); i++)
-        if (is_wanted(bit_op_name(bit_op_at(i)), argc - 1 - on_cpu, argv + 1 + on_cpu))
+        if (is_wanted(bit_op_name(bit_op_at(i)), argc - n_words, argv + n_words))
             check_op(bit_op_at(i), &contexts);
     close_contexts(&contexts);
     printf("%u passed, %u failed\n", n_passed, n_failed);
