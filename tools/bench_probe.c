@@ -31,77 +31,36 @@ double bench_now(void)
 /* A result that the compiler must believe to be used. */
 static volatile float sink;
 
+/* static double name(void): operations of ROUNDS rounds of `acc = step` over all accumulators. The empty statement
+ * keeps the compiler from leaving rounds out. `registers` is its letter for vector registers. */
+#define FLOPS_LOOP(name, attributes, vector, set1, operand, a_value, b_value, step, registers, flops_of_step)          \
+    attributes static double name(void)                                                                                \
+    {                                                                                                                  \
+        vector acc[ACCUMULATORS];                                                                                      \
+        const operand a = a_value, b = b_value;                                                                        \
+        UNROLL                                                                                                         \
+        for (int i = 0; i < ACCUMULATORS; i++) {                                                                       \
+            acc[i] = set1((float)i);                                                                                   \
+        }                                                                                                              \
+        for (int r = 0; r < ROUNDS; r++) {                                                                             \
+            UNROLL                                                                                                     \
+            for (int i = 0; i < ACCUMULATORS; i++) {                                                                   \
+                acc[i] = step;                                                                                         \
+                __asm__ volatile("" : "+" registers(acc[i]));                                                          \
+            }                                                                                                          \
+        }                                                                                                              \
+        return (double)(flops_of_step)*ROUNDS * ACCUMULATORS;                                                          \
+    }
+
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) static double flops_avx512(void)
-{
-    __m512 acc[ACCUMULATORS];
-    const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
-    UNROLL
-    for (int i = 0; i < ACCUMULATORS; i++) {
-        acc[i] = _mm512_set1_ps((float)i);
-    }
-    for (int r = 0; r < ROUNDS; r++) {
-        UNROLL
-        for (int i = 0; i < ACCUMULATORS; i++) {
-            acc[i] = _mm512_fmadd_ps(acc[i], a, b);
-            __asm__ volatile("" : "+v"(acc[i]));
-        }
-    }
-    UNROLL
-    for (int i = 1; i < ACCUMULATORS; i++) {
-        acc[0] = _mm512_add_ps(acc[0], acc[i]);
-    }
-    sink = _mm512_reduce_add_ps(acc[0]);
-    return 2.0 * 16 * ROUNDS * ACCUMULATORS;
-}
-
-__attribute__((target("avx2,fma"))) static double flops_avx2(void)
-{
-    __m256 acc[ACCUMULATORS];
-    const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
-    float last[8];
-    UNROLL
-    for (int i = 0; i < ACCUMULATORS; i++) {
-        acc[i] = _mm256_set1_ps((float)i);
-    }
-    for (int r = 0; r < ROUNDS; r++) {
-        UNROLL
-        for (int i = 0; i < ACCUMULATORS; i++) {
-            acc[i] = _mm256_fmadd_ps(acc[i], a, b);
-            __asm__ volatile("" : "+x"(acc[i]));
-        }
-    }
-    UNROLL
-    for (int i = 1; i < ACCUMULATORS; i++) {
-        acc[0] = _mm256_add_ps(acc[0], acc[i]);
-    }
-    _mm256_storeu_ps(last, acc[0]);
-    sink = last[0];
-    return 2.0 * 8 * ROUNDS * ACCUMULATORS;
-}
-
-__attribute__((target("avx512f,avx512bf16"))) static double flops_bf16(void)
-{
-    __m512 acc[ACCUMULATORS];
-    const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3f80), b = (__m512bh)_mm512_set1_epi16(0x3a80);
-    UNROLL
-    for (int i = 0; i < ACCUMULATORS; i++) {
-        acc[i] = _mm512_set1_ps((float)i);
-    }
-    for (int r = 0; r < ROUNDS; r++) {
-        UNROLL
-        for (int i = 0; i < ACCUMULATORS; i++) {
-            acc[i] = _mm512_dpbf16_ps(acc[i], a, b);
-            __asm__ volatile("" : "+v"(acc[i]));
-        }
-    }
-    UNROLL
-    for (int i = 1; i < ACCUMULATORS; i++) {
-        acc[0] = _mm512_add_ps(acc[0], acc[i]);
-    }
-    sink = _mm512_reduce_add_ps(acc[0]);
-    return 2.0 * 32 * ROUNDS * ACCUMULATORS;
-}
+#define TARGET(features) __attribute__((target(features)))
+FLOPS_LOOP(flops_avx512, TARGET("avx512f"), __m512, _mm512_set1_ps, __m512, _mm512_set1_ps(0.999f),
+           _mm512_set1_ps(1e-3f), _mm512_fmadd_ps(acc[i], a, b), "v", 2 * 16)
+FLOPS_LOOP(flops_avx2, TARGET("avx2,fma"), __m256, _mm256_set1_ps, __m256, _mm256_set1_ps(0.999f),
+           _mm256_set1_ps(1e-3f), _mm256_fmadd_ps(acc[i], a, b), "x", 2 * 8)
+FLOPS_LOOP(flops_bf16, TARGET("avx512f,avx512bf16"), __m512, _mm512_set1_ps, __m512bh,
+           (__m512bh)_mm512_set1_epi16(0x3f80), (__m512bh)_mm512_set1_epi16(0x3a80), _mm512_dpbf16_ps(acc[i], a, b),
+           "v", 2 * 32)
 
 static int amx_is_allowed(void)
 {
@@ -113,7 +72,7 @@ static int amx_is_allowed(void)
 }
 
 /* Four accumulator tiles, two by two, as a product of matrices has them. */
-__attribute__((target("amx-tile,amx-bf16"))) static double flops_amx(void)
+TARGET("amx-tile,amx-bf16") static double flops_amx(void)
 {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -149,28 +108,8 @@ __attribute__((target("amx-tile,amx-bf16"))) static double flops_amx(void)
 #endif
 
 #if defined(__aarch64__)
-static double flops_neon(void)
-{
-    float32x4_t acc[ACCUMULATORS];
-    const float32x4_t a = vdupq_n_f32(0.999f), b = vdupq_n_f32(1e-3f);
-    UNROLL
-    for (int i = 0; i < ACCUMULATORS; i++) {
-        acc[i] = vdupq_n_f32((float)i);
-    }
-    for (int r = 0; r < ROUNDS; r++) {
-        UNROLL
-        for (int i = 0; i < ACCUMULATORS; i++) {
-            acc[i] = vfmaq_f32(b, acc[i], a);
-            __asm__ volatile("" : "+w"(acc[i]));
-        }
-    }
-    UNROLL
-    for (int i = 1; i < ACCUMULATORS; i++) {
-        acc[0] = vaddq_f32(acc[0], acc[i]);
-    }
-    sink = vgetq_lane_f32(acc[0], 0);
-    return 2.0 * 4 * ROUNDS * ACCUMULATORS;
-}
+FLOPS_LOOP(flops_neon, , float32x4_t, vdupq_n_f32, float32x4_t, vdupq_n_f32(0.999f), vdupq_n_f32(1e-3f),
+           vfmaq_f32(b, acc[i], a), "w", 2 * 4)
 #endif
 
 static double rate(double (*work)(void))

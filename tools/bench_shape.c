@@ -101,8 +101,10 @@ int bench_read_shapes(const cli_command *command, const char *path, bench_shape 
     int code = CLI_DONE;
     while (code == CLI_DONE && fgets(line, sizeof line, file) != NULL) {
         bench_shape shape;
-        const int found = parse_line(line, &shape);
-        number++;
+        const int is_whole = strchr(line, '\n') != NULL || feof(file);
+        const int found = is_whole ? parse_line(line, &shape) : -1;
+        shape.file = path;
+        shape.line = ++number;
         if (found < 0) {
             cli_error(command,
                       "%s:%zu: no shape: an op (indexer, two-pass, flash, compressor, projection, core) and "

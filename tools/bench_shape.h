@@ -24,7 +24,9 @@ typedef enum bench_op {
 
 typedef struct bench_shape {
     bench_op op;
-    char name[96]; /* the line, with blanks made single */
+    char name[96];    /* the line, with blanks made single */
+    const char *file; /* the name that bench_read_shapes got */
+    size_t line;
     uint32_t rows, context, heads, top_k, width, ratio, dim, inputs, outputs;
 } bench_shape;
 

@@ -28,12 +28,24 @@ typedef struct bench_options {
     size_t n_counts;
     double seconds;
     const char *compare;
-    double bound; /* allowed growth of a median, 0.1 for 10 % */
+    double bound; /* allowed growth of a least time, 0.1 for 10 % */
     const char *report;
     int json;
 } bench_options;
 
 /* ---- options ------------------------------------------------------------------------------------------------ */
+
+/* The next word of a list with commas, cut out of it; null after the last one. An empty list is one empty word. */
+static char *next_word(char **rest)
+{
+    char *word = *rest, *comma = word != NULL ? strchr(word, ',') : NULL;
+    *rest = NULL;
+    if (comma != NULL) {
+        *comma = '\0';
+        *rest = comma + 1;
+    }
+    return word;
+}
 
 /* "isa=avx2,exact=row,threads=1": what differs in the second context. */
 static int parse_versus(bench_options *options, const char *text)
@@ -41,20 +53,21 @@ static int parse_versus(bench_options *options, const char *text)
     static const struct {
         const char *name;
         int option;
-    } names[] = {{"isa", CLI_ISA}, {"exact", CLI_EXACT}, {"threads", CLI_THREADS}, {"backend", CLI_BACKEND}};
-    char copy[128], *rest = NULL;
-    snprintf(copy, sizeof copy, "%s", text);
+    } names[] = {{"isa=", CLI_ISA}, {"exact=", CLI_EXACT}, {"threads=", CLI_THREADS}, {"backend=", CLI_BACKEND}};
+    char copy[128], *rest = copy;
+    if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy) {
+        return cli_usage_error(&cli_bench, "--versus %s is too long", text);
+    }
     options->has_versus = 1;
-    for (char *word = strtok_r(copy, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
-        char *value = strchr(word, '=');
+    for (char *word = next_word(&rest); word != NULL; word = next_word(&rest)) {
         size_t i = 0;
-        while (value != NULL && i < 4 && strncmp(names[i].name, word, (size_t)(value - word)) != 0) {
+        while (i < 4 && strncmp(names[i].name, word, strlen(names[i].name)) != 0) {
             i++;
         }
-        if (value == NULL || i == 4) {
+        if (i == 4) {
             return cli_usage_error(&cli_bench, "--versus takes isa=, exact=, threads= or backend=, '%s' given", word);
         }
-        const int code = cli_device_option(&cli_bench, &options->versus, names[i].option, value + 1);
+        const int code = cli_device_option(&cli_bench, &options->versus, names[i].option, word + strlen(names[i].name));
         if (code != CLI_DONE) {
             return code;
         }
@@ -62,14 +75,28 @@ static int parse_versus(bench_options *options, const char *text)
     return CLI_DONE;
 }
 
+static int has_count(const bench_options *options, uint64_t n)
+{
+    for (size_t i = 0; i < options->n_counts; i++) {
+        if (options->thread_counts[i] == n) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static int parse_counts(bench_options *options, const char *text)
 {
-    char copy[128], *rest = NULL;
-    snprintf(copy, sizeof copy, "%s", text);
-    for (char *word = strtok_r(copy, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+    char copy[128], *rest = copy;
+    options->n_counts = 0;
+    if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy) {
+        return cli_usage_error(&cli_bench, "--thread-counts %s is too long", text);
+    }
+    for (char *word = next_word(&rest); word != NULL; word = next_word(&rest)) {
         uint64_t n;
-        if (!cli_parse_u64(word, 1024, &n) || options->n_counts == MAX_COUNTS) {
-            return cli_usage_error(&cli_bench, "--thread-counts takes up to 16 numbers up to 1024, '%s' given", text);
+        if (!cli_parse_u64(word, 1024, &n) || options->n_counts == MAX_COUNTS || has_count(options, n)) {
+            return cli_usage_error(&cli_bench,
+                                   "--thread-counts takes up to 16 different numbers up to 1024, '%s' given", text);
         }
         options->thread_counts[options->n_counts++] = (uint32_t)n;
     }
@@ -251,7 +278,8 @@ static const json_t *find_old(const json_t *old, const bench_result *r)
     return NULL;
 }
 
-/* Medians relative to the FMA peak that each run saw, so that a slower clock is no regression. */
+/* Least times, which neighbours on the machine disturb least, relative to the FMA peak that each run saw, so that a
+ * slower clock is no regression. */
 static int compare_runs(const bench_run *run, const bench_options *options)
 {
     json_error_t error;
@@ -268,13 +296,13 @@ static int compare_runs(const bench_run *run, const bench_options *options)
     const double clock = old_peak > 0 && run->peaks.fma_gflops > 0 ? run->peaks.fma_gflops / old_peak : 1;
     for (size_t i = 0; i < run->n_results; i++) {
         const json_t *one = find_old(old, &run->results[i]);
-        const double before = json_number_value(json_object_get(json_object_get(one, "joint"), "median_us"));
+        const double before = json_number_value(json_object_get(json_object_get(one, "joint"), "least_us"));
         if (!(before > 0)) {
             fprintf(stderr, "%-52s not in %s\n", run->results[i].shape.name, options->compare);
             continue;
         }
         n_compared++;
-        const double growth = 1e6 * run->results[i].joint.median * clock / before - 1;
+        const double growth = 1e6 * run->results[i].joint.least * clock / before - 1;
         const int is_slower = growth > options->bound;
         fprintf(stderr, "%-52s %+6.1f %%%s\n", run->results[i].shape.name, 100 * growth, is_slower ? "  SLOWER" : "");
         code = is_slower ? CLI_DIFFERS : code;
@@ -312,6 +340,9 @@ static int measure_all(bench_options *options, bench_run *run, const bench_shape
             bench_result *result = &run->results[run->n_results];
             code = bench_measure(&a, options->has_versus ? &versus : NULL, &shapes[i], options->seconds, result);
             cli_progress_end();
+            if (code != CLI_DONE) {
+                cli_error(&cli_bench, "%s:%zu: this shape could not be timed", shapes[i].file, shapes[i].line);
+            }
             run->n_results += code == CLI_DONE;
             if (code == CLI_DONE && !options->json) {
                 print_result(result, options->has_versus);

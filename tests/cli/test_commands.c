@@ -59,8 +59,29 @@ static void bench_refuses_files_without_shapes(void **state)
     command_expect(2, "missing.txt: No such file", "bench --shapes shapes.txt --shapes missing.txt");
     command_expect(2, "empty.txt: no shape in it", "bench --shapes empty.txt");
     command_expect(2, "Is a directory", "bench --shapes .");
+    write_text("bad.txt", "# heads\nindexer rows=1 context=64 heads=7\n");
+    command_expect(2, "bad.txt:2: this shape", "bench --shapes bad.txt");
+    write_text("bad.txt", "\nindexer rows=1\n");
+    command_expect(2, "bad.txt:2: no shape", "bench --shapes bad.txt");
     command_expect(2, "other.json: none of these shapes is in it",
                    "bench --shapes shapes.txt --seconds 0.001 --compare other.json");
+}
+
+static void bench_refuses_empty_words(void **state)
+{
+    static const char *const counts[] = {"''", "1,", ",1", "1,,2", "1,1", "1,x", "1025"};
+    static const char *const others[] = {"''", "isa=avx2,", ",isa=avx2", "isa", "i=avx2", "=avx2"};
+    char command[128];
+    (void)state;
+    write_text("shapes.txt", "compressor rows=1 ratio=4 dim=128\n");
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        snprintf(command, sizeof command, "bench --shapes shapes.txt --thread-counts %s", counts[i]);
+        command_expect(2, "--thread-counts takes", command);
+    }
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        snprintf(command, sizeof command, "bench --shapes shapes.txt --versus %s", others[i]);
+        command_expect(2, "--versus takes", command);
+    }
 }
 
 static void bench_report_escapes_its_command(void **state)
@@ -256,6 +277,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bench_refuses_files_without_shapes),
+        cmocka_unit_test(bench_refuses_empty_words),
         cmocka_unit_test(bench_report_escapes_its_command),
         cmocka_unit_test(says_what_bad_usage_is),
         cmocka_unit_test(says_what_is_not_available),
