@@ -387,13 +387,9 @@ static int write_stream(FILE *stream, const char *header, const st_tensor *tenso
     return 1;
 }
 
-/* 1 when done; otherwise 0 and errno is the first failure's. */
-static int write_file(const char *path, const char *header, const st_tensor *tensors, size_t n_tensors)
+/* Writes and closes the stream. 1 when done; otherwise 0 and errno is the first failure's. */
+static int finish_stream(FILE *stream, const char *header, const st_tensor *tensors, size_t n_tensors)
 {
-    FILE *stream = fopen(path, "wb");
-    if (stream == NULL) {
-        return 0;
-    }
     const int is_written = write_stream(stream, header, tensors, n_tensors);
     const int error = errno;
     const int is_closed = fclose(stream) == 0;
@@ -403,25 +399,39 @@ static int write_file(const char *path, const char *header, const st_tensor *ten
     return is_written && is_closed;
 }
 
+/* Creates a file whose name, path and a suffix, is nobody's yet; null, and errno, where none can be created. */
+static FILE *create_beside(const char *path, char *name, size_t size)
+{
+    FILE *stream = NULL;
+    for (int i = 0; i < 100 && stream == NULL; i++) {
+        snprintf(name, size, i == 0 ? "%s.partial" : "%s.partial%d", path, i);
+        stream = fopen(name, "wbx");
+        if (stream == NULL && errno != EEXIST) {
+            break;
+        }
+    }
+    return stream;
+}
+
 /* A file that is new or to be replaced is written beside its place and moved there when it is whole, so a failure
  * leaves what was there before. A device, a pipe or a link is written as it is. */
 int st_write(const char *path, const st_tensor *tensors, size_t n_tensors, char message[ST_MESSAGE_BYTES])
 {
-    static const char suffix[] = ".partial";
     struct stat found;
     const int is_direct = lstat(path, &found) == 0 && !S_ISREG(found.st_mode);
-    char *header = header_text(tensors, n_tensors);
-    char *partial = malloc(strlen(path) + sizeof suffix);
+    const size_t size = strlen(path) + sizeof ".partial99";
+    char *header = header_text(tensors, n_tensors), *partial = malloc(size);
     int done = 0;
     if (header == NULL || partial == NULL) {
         snprintf(message, ST_MESSAGE_BYTES, "%s: not enough memory", path);
     } else {
-        snprintf(partial, strlen(path) + sizeof suffix, "%s%s", path, is_direct ? "" : suffix);
-        done = write_file(partial, header, tensors, n_tensors) && (is_direct || rename(partial, path) == 0);
+        FILE *stream = is_direct ? fopen(path, "wb") : create_beside(path, partial, size);
+        done = stream != NULL && finish_stream(stream, header, tensors, n_tensors) &&
+               (is_direct || rename(partial, path) == 0);
         if (!done) {
             snprintf(message, ST_MESSAGE_BYTES, "%s: cannot write: %s", path, strerror(errno));
         }
-        if (!done && !is_direct) {
+        if (!done && !is_direct && stream != NULL) {
             remove(partial);
         }
     }

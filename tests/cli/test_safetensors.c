@@ -219,6 +219,29 @@ static void failed_write_leaves_what_was_there(void **state)
     assert_null(st_open("new.st.partial", message));
 }
 
+static void write_leaves_others_partial_files(void **state)
+{
+    static const float values[2] = {1, 2};
+    const st_tensor tensor = {.name = "x", .dtype = "F32", .n_dims = 1, .shape = {2}, .data = values};
+    char message[ST_MESSAGE_BYTES], text[8] = "";
+    (void)state;
+    FILE *others = fopen("kept.st.partial", "w");
+    assert_non_null(others);
+    assert_true(fputs("mine", others) >= 0);
+    assert_int_equal(fclose(others), 0);
+    assert_true(st_write("kept.st", &tensor, 1, message));
+    others = fopen("kept.st.partial", "r");
+    assert_non_null(others);
+    assert_non_null(fgets(text, sizeof text, others));
+    assert_int_equal(fclose(others), 0);
+    assert_string_equal(text, "mine");
+    assert_null(fopen("kept.st.partial1", "r"));
+    st_file *file = st_open("kept.st", message);
+    assert_non_null(file);
+    st_close(file);
+    assert_int_equal(remove("kept.st.partial"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +252,7 @@ int main(void)
         cmocka_unit_test(reads_what_is_there),
         cmocka_unit_test(writes_what_it_reads),
         cmocka_unit_test(failed_write_leaves_what_was_there),
+        cmocka_unit_test(write_leaves_others_partial_files),
     };
     return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);
 }
