@@ -204,8 +204,8 @@ static dsr_status check_parameters(dsr_context *context, const dsri_custom_plan 
     if (!kernel->knows_parameters)
         return DSR_OK;
     if (n_given != kernel->n_parameters)
-        return dsri_fail(context, DSR_ERR_VALUE, "kernel %s: it has %u parameters, given are %u views%s", name,
-                         kernel->n_parameters, plan->n_views, plan->params_bytes ? " and params" : "");
+        return dsri_fail(context, DSR_ERR_VALUE, "kernel %s: it has %u parameters, given are %u (n_views is %u%s)",
+                         name, kernel->n_parameters, n_given, plan->n_views, plan->params_bytes ? ", and params" : "");
     for (uint32_t i = 0; i < n_given; i++) {
         const size_t n_bytes = i < plan->n_views ? sizeof plan->views[i] : plan->params_bytes;
         if (kernel->parameter_bytes[i] != n_bytes)
