@@ -14,11 +14,13 @@ enum {
     DSRI_CPU_AVX512VL = 1 << 5,
     DSRI_CPU_AVX512_BF16 = 1 << 6,
     DSRI_CPU_NEON = 1 << 7,
-    DSRI_CPU_AMX_BF16 = 1 << 8 /* tiles included; the system wants to be asked before their first use */
+    DSRI_CPU_AMX_BF16 = 1 << 8,        /* tiles included; the system wants to be asked before their first use */
+    DSRI_CPU_FAST_AVX512_BF16 = 1 << 9 /* AVX512_BF16, and its dot products outrun F32 multiply-adds */
 };
 
 /* What CPUID and XGETBV report on x86. */
 typedef struct dsri_cpuid {
+    uint32_t leaf0_ebx; /* the vendor's first four letters */
     uint32_t leaf1_ecx;
     uint32_t leaf7_ebx;
     uint32_t leaf7_edx;

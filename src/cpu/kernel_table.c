@@ -27,7 +27,7 @@ typedef struct kernel_line {
 } kernel_line;
 
 #define KERNEL_LINE(symbol, isa)      {&dsri_kernel_##symbol##__##isa, 0},
-#define AVX512BF16_LINE(symbol, unit) {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AVX512_BF16},
+#define AVX512BF16_LINE(symbol, unit) {&dsri_kernel_##symbol##__##unit, DSRI_CPU_FAST_AVX512_BF16},
 #define AMXBF16_LINE(symbol, unit)    {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AMX_BF16},
 
 static const kernel_line lines[] = {DSRI_ALL_OPS(KERNEL_LINE, scalar)

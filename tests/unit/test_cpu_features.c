@@ -57,6 +57,21 @@ static void test_bf16_is_its_own_feature(void **state)
     assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AVX512_BF16);
 }
 
+static void test_bf16_dots_are_slow_on_intel(void **state)
+{
+    const uint32_t both = DSRI_CPU_AVX512_BF16 | DSRI_CPU_FAST_AVX512_BF16;
+    dsri_cpuid cpuid = {
+        .leaf1_ecx = FMA | OSXSAVE, .leaf7_ebx = AVX2 | F | BW | DQ | VL, .leaf7_1_eax = BF16, .xcr0 = XCR0_AVX512};
+    (void)state;
+    memcpy(&cpuid.leaf0_ebx, "Auth", 4);
+    assert_int_equal(dsri_features_of_cpuid(&cpuid) & both, both);
+    memcpy(&cpuid.leaf0_ebx, "Genu", 4);
+    assert_int_equal(dsri_features_of_cpuid(&cpuid) & both, DSRI_CPU_AVX512_BF16);
+    memcpy(&cpuid.leaf0_ebx, "Auth", 4);
+    cpuid.leaf7_1_eax = 0;
+    assert_int_equal(dsri_features_of_cpuid(&cpuid) & both, 0);
+}
+
 static void test_amx_needs_tiles_bf16_and_the_system(void **state)
 {
     const uint32_t tiles = 1u << 24, bf16 = 1u << 22;
@@ -87,6 +102,7 @@ static void test_refused_features(void **state)
     assert_int_equal(dsri_without_features(all, "amx_bf16"), all & ~(uint32_t)DSRI_CPU_AMX_BF16);
     assert_int_equal(dsri_without_features(all, "avx512_bf16"), all & ~(uint32_t)DSRI_CPU_AVX512_BF16);
     assert_int_equal(dsri_without_features(all, "amx_bf16,avx512_bf16"), DSRI_CPU_AVX2);
+    assert_int_equal(dsri_without_features(DSRI_CPU_FAST_AVX512_BF16, "avx512_bf16"), 0);
     assert_int_equal(dsri_without_features(all, "amx,avx512_bf16x,,avx2"), all);
 }
 
@@ -130,6 +146,7 @@ int main(void)
         cmocka_unit_test(test_x86_levels),
         cmocka_unit_test(test_registers_the_system_does_not_save),
         cmocka_unit_test(test_bf16_is_its_own_feature),
+        cmocka_unit_test(test_bf16_dots_are_slow_on_intel),
         cmocka_unit_test(test_amx_needs_tiles_bf16_and_the_system),
         cmocka_unit_test(test_refused_features),
         cmocka_unit_test(test_levels_outside_the_build),

@@ -75,12 +75,27 @@ static void test_row_exact_contexts(void **state)
     }
 }
 
+/* Units that the CPU is slow at are not taken. */
+static void test_slow_units(void **state)
+{
+    const uint32_t features = dsri_isa_features(DSR_ISA_AVX512) | DSRI_CPU_AVX512_BF16;
+    (void)state;
+    if (!(dsri_built_isas() >> DSR_ISA_AVX512 & 1))
+        return;
+    for (int fast = 0; fast < 2; fast++) {
+        const dsri_candidates found = dsri_find_candidates(DSRI_OP_INDEXER, DSR_ISA_AVX512, DSR_EXACT_ROW,
+                                                           features | (fast ? DSRI_CPU_FAST_AVX512_BF16 : 0));
+        assert_int_equal(found.kernels[0]->exactness, fast ? DSR_EXACT_ROW : DSR_EXACT_DEVICE);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_candidates),
         cmocka_unit_test(test_nothing_for_callers_kernels),
         cmocka_unit_test(test_row_exact_contexts),
+        cmocka_unit_test(test_slow_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
