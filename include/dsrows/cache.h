@@ -37,6 +37,13 @@ typedef struct dsr_cache_layout {
     dsr_view page_table;  /* I32 [ceil(entries / page_size)]; null: one page */
 } dsr_cache_layout;
 
+/* The smallest scale of a packed block, as two families of published code set it. Powers of two, so that they differ in
+ * blocks of small values alone. */
+typedef enum dsr_scale_floor {
+    DSR_FLOOR_MODEL = 0, /* FP8 2^-22 (a greatest value of at least 1e-4), FP4 2^-126 (6 * 2^-126): the model's code */
+    DSR_FLOOR_ENGINE = 1 /* FP8 2^-13 (a scale of at least 1e-4), FP4 2^-15 (1e-4): kernels of serving engines */
+} dsr_scale_floor;
+
 /* Bytes of a page of page_size entries of dim features; 0 if there is no such format of that dim (FP4: 128, FP8: 512)
  * or the size overflows. */
 DSR_API uint64_t dsr_cache_page_bytes(dsr_cache_format format, uint32_t dim, uint64_t page_size);

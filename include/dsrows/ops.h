@@ -265,11 +265,89 @@ typedef struct dsr_fake_quant_desc {
     uint32_t dim;       /* FP8: a multiple of 64, 128..512; FP4: 128 */
     dsr_view input;     /* BF16 [n_vectors, dim] */
     dsr_view output;    /* BF16, the same shape; may be the very same view as input, and not overlap it otherwise */
+    dsr_scale_floor floor;
 } dsr_fake_quant_desc;
 
 #define DSR_FAKE_QUANT_DESC_INIT DSR_STRUCT_INIT(dsr_fake_quant_desc)
 
 DSR_API dsr_status dsr_encode_fake_quant(dsr_encoder *encoder, const dsr_fake_quant_desc *desc);
+
+/* ---- append to caches ------------------------------------------------------------------------------------- */
+
+/* One row: source rows source_row .. source_row + n_tokens - 1 to entries of this request's cache: token i to entry
+ * first_entry + i, or (first_entry + i) mod ring_entries in a ring of the cache's first entries. */
+typedef struct dsr_append_row {
+    dsr_view cache;                /* BF16 [n_entries, dim], or as cache_layout says */
+    dsr_cache_layout cache_layout; /* BF16, or FP4 if dim is 128 and FP8 if it is 512 */
+    uint64_t n_entries;            /* there is room for; not 0 */
+    uint64_t entry_stride;         /* BF16: elements between entries, at least dim; 0: dim. Packed: 0 */
+    uint64_t first_entry;          /* a ring slot (position mod window) or a compressed entry (position / ratio) */
+    uint64_t ring_entries;         /* 0: no ring; at most n_entries */
+    uint64_t source_row;
+    uint32_t n_tokens;      /* 0: 1; at most ring_entries in a ring */
+    uint32_t start_pos;     /* position of the first token; this and the next for the rotation alone */
+    uint32_t position_step; /* 0: 1; the ratio for compressed entries */
+} dsr_append_row;
+
+/* Quantise and append: tail RoPE if frequencies are given, then by the format of the cache: BF16: no more; FP8: power
+ * of two scales per 64 features, the last 64 features kept; FP4: Walsh-Hadamard of 128, power of two scales per 32. The
+ * entries decode to the bits that dsr_encode_rope and dsr_encode_fake_quant give.
+ *
+ * Rows may share the very same pages (one pool for many requests) if each has a page table; which entries of them two
+ * rows write is data, so that it is the caller's part that no two tokens of a call go to one entry: what that would
+ * hold is undefined, and nothing else. A command with a page table counts as writing all pages of the view.
+ *
+ * Values: as of the two ops. A token whose page id is bad is not written. A block of zeros, or of an FP8 block with a
+ * non-finite value, has the smallest scale. */
+typedef struct dsr_append_desc {
+    uint32_t struct_size; /* sizeof(dsr_append_desc) */
+    uint32_t n_rows;      /* 1..64 */
+    const dsr_append_row *rows;
+    uint32_t dim; /* 128: index keys; 512: KV rows */
+    dsr_scale_floor floor;
+    dsr_view source;          /* BF16 [source rows, dim] */
+    const float *frequencies; /* host memory, 32 values, finite and > 0, copied; null: no rotation */
+} dsr_append_desc;
+
+#define DSR_APPEND_DESC_INIT DSR_STRUCT_INIT(dsr_append_desc)
+
+DSR_API dsr_status dsr_encode_append(dsr_encoder *encoder, const dsr_append_desc *desc);
+
+/* ---- convert caches --------------------------------------------------------------------------------------- */
+
+/* One row: entries first_source .. first_source + n_entries - 1 of a cache to the entries from first_destination on of
+ * another. */
+typedef struct dsr_convert_row {
+    dsr_view source; /* BF16 [source_entries, dim], or as source_layout says; rows may share it */
+    dsr_cache_layout source_layout;
+    uint64_t source_entries; /* of the whole cache, not 0 */
+    uint64_t source_stride;  /* BF16: elements between entries, at least dim; 0: dim. Packed: 0 */
+    uint64_t first_source;
+    dsr_view destination; /* likewise */
+    dsr_cache_layout destination_layout;
+    uint64_t destination_entries;
+    uint64_t destination_stride;
+    uint64_t first_destination;
+    uint64_t n_entries; /* to convert; not 0 */
+} dsr_convert_row;
+
+/* Entries of a cache to another of any format and paging. Equal formats: the same bytes. Packed to BF16: decoded. BF16
+ * to packed: rounded to the format's grid without Hadamard, with the smallest scale that holds a block's greatest
+ * value, so that all that an entry of that format decodes to is kept exactly.
+ *
+ * Destinations follow the rules of dsr_append_desc. No destination may overlap a source.
+ * Values: an entry whose page id is bad on either side is not written. To FP8: a block with a non-finite value is
+ * zeros; to FP4: a non-finite element is 0. */
+typedef struct dsr_convert_desc {
+    uint32_t struct_size; /* sizeof(dsr_convert_desc) */
+    uint32_t n_rows;      /* 1..64 */
+    const dsr_convert_row *rows;
+    uint32_t dim; /* 128: index keys; 512: KV rows */
+} dsr_convert_desc;
+
+#define DSR_CONVERT_DESC_INIT DSR_STRUCT_INIT(dsr_convert_desc)
+
+DSR_API dsr_status dsr_encode_convert(dsr_encoder *encoder, const dsr_convert_desc *desc);
 
 /* ---- RMS norm --------------------------------------------------------------------------------------------- */
 

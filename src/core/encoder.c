@@ -16,6 +16,8 @@ static const char *const op_names[DSRI_N_OPS] = {
     [DSRI_OP_FAKE_QUANT] = "fake-quant",
     [DSRI_OP_RMS_NORM] = "rms-norm",
     [DSRI_OP_PROJECTION] = "projection",
+    [DSRI_OP_APPEND] = "append",
+    [DSRI_OP_CONVERT] = "convert",
     [DSRI_OP_CUSTOM] = "custom",
 };
 

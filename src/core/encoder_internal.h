@@ -15,6 +15,8 @@ typedef enum dsri_op {
     DSRI_OP_FAKE_QUANT,
     DSRI_OP_RMS_NORM,
     DSRI_OP_PROJECTION,
+    DSRI_OP_APPEND,
+    DSRI_OP_CONVERT,
     DSRI_OP_CUSTOM,
     DSRI_N_OPS
 } dsri_op;

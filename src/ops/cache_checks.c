@@ -168,3 +168,64 @@ dsr_status dsri_check_cache(const dsri_check *check, uint32_t r, const dsri_cach
     DSRI_TRY(check_pages(check, r, operand, page_bytes, cache, cache_bytes));
     return check_page_table(check, r, operand, cache, table_bytes);
 }
+
+dsr_status dsri_check_floor(const dsri_check *check, dsr_scale_floor floor)
+{
+    if (floor != DSR_FLOOR_MODEL && floor != DSR_FLOOR_ENGINE)
+        return dsri_check_fail(check, DSRI_SHARED, DSR_ERR_ENUM, "floor must be 0 or 1, got %d", (int)floor);
+    return DSR_OK;
+}
+
+uint32_t dsri_min_scale(dsr_cache_format packed, dsr_scale_floor floor)
+{
+    /* The powers of two above 1e-4 / 448 and 1e-4, and above 6 * 2^-126 / 6 and 1e-4 / 6. */
+    if (packed == DSR_FORMAT_FP8)
+        return floor == DSR_FLOOR_MODEL ? 127 - 22 : 127 - 13;
+    return floor == DSR_FLOOR_MODEL ? 127 - 126 : 127 - 15;
+}
+
+dsr_status dsri_check_entry_dim(const dsri_check *check, uint32_t dim, dsr_cache_format *packed)
+{
+    if (dim != 128 && dim != 512)
+        return dsri_check_fail(check, DSRI_SHARED, DSR_ERR_UNSUPPORTED_SHAPE,
+                               "dim must be 128 (index keys) or 512 (KV rows), got %" PRIu32, dim);
+    *packed = dim == 128 ? DSR_FORMAT_FP4 : DSR_FORMAT_FP8;
+    return DSR_OK;
+}
+
+uint32_t dsri_cache_ranges(const dsri_cache *cache, uint32_t dim, uint64_t cache_bytes, uint64_t first, uint64_t n,
+                           dsr_range ranges[2])
+{
+    const uint64_t base = (uintptr_t)cache->pages;
+    if (n == 0)
+        return 0;
+    if (cache->page_table != NULL) {
+        ranges[0] = (dsr_range){base, base + cache_bytes};
+        return 1;
+    }
+    const uint64_t value_bytes = cache->scale_bytes ? cache->row_stride : dim * sizeof(uint16_t);
+    ranges[0].begin = base + first * cache->row_stride;
+    ranges[0].end = ranges[0].begin + (n - 1) * cache->row_stride + value_bytes;
+    if (cache->scale_bytes == 0)
+        return 1;
+    ranges[1].begin = base + cache->scales_offset + first * cache->scale_bytes;
+    ranges[1].end = ranges[1].begin + n * cache->scale_bytes;
+    return 2;
+}
+
+void dsri_write_entries(dsri_cache_writes *writes, uint32_t row, const dsri_cache *cache, uint32_t dim,
+                        uint64_t cache_bytes, uint64_t first, uint64_t n)
+{
+    dsr_range ranges[2];
+    const uint32_t n_ranges = dsri_cache_ranges(cache, dim, cache_bytes, first, n, ranges);
+    if (cache->page_table != NULL) {
+        for (uint32_t i = 0; i < writes->n_pools; i++) {
+            if (writes->pools[i].begin == ranges[0].begin && writes->pools[i].end == ranges[0].end)
+                return;
+        }
+        writes->pools[writes->n_pools++] = ranges[0];
+    }
+    for (uint32_t i = 0; i < n_ranges; i++)
+        dsri_footprint_write(writes->footprint, writes->field, row, (const void *)(uintptr_t)ranges[i].begin,
+                             ranges[i].end - ranges[i].begin);
+}

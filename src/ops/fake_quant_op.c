@@ -1,3 +1,4 @@
+#include "ops/cache_checks.h"
 #include "ops/op_checks.h"
 #include "ops/op_plans.h"
 
@@ -26,6 +27,7 @@ static dsr_status check_scalars(const dsri_check *check, const dsr_fake_quant_de
     default:
         return dsri_check_fail(check, DSRI_SHARED, DSR_ERR_ENUM, "kind must be 0 or 1, got %d", (int)desc->kind);
     }
+    DSRI_TRY(dsri_check_floor(check, desc->floor));
     if (desc->n_vectors == 0)
         return dsri_check_fail(check, DSRI_SHARED, DSR_ERR_VALUE, "n_vectors must be nonzero, got 0");
     return dsri_check_u32(check, DSRI_SHARED, "n_vectors", desc->n_vectors);
@@ -46,6 +48,7 @@ dsr_status dsr_encode_fake_quant(dsr_encoder *encoder, const dsr_fake_quant_desc
     DSRI_TRY(dsri_check_view(&check, DSRI_SHARED, "output", &desc->output, DSR_DTYPE_BF16, n_elements, &output));
     plan.kind = (uint32_t)desc->kind;
     plan.dim = desc->dim;
+    plan.min_scale = dsri_min_scale(desc->kind == DSR_QUANT_FP8_BLOCK64 ? DSR_FORMAT_FP8 : DSR_FORMAT_FP4, desc->floor);
     plan.n_vectors = desc->n_vectors;
     plan.input = input;
     plan.output = output;

@@ -7,7 +7,14 @@
 
 #include <stdint.h>
 
-enum { DSRI_MAX_ROWS = 64, DSRI_HEAD_DIM = 512, DSRI_INDEX_DIM = 128, DSRI_CHUNK_SLOTS = 64, DSRI_MAX_ROPE_PAIRS = 64 };
+enum {
+    DSRI_MAX_ROWS = 64,
+    DSRI_HEAD_DIM = 512,
+    DSRI_INDEX_DIM = 128,
+    DSRI_CHUNK_SLOTS = 64,
+    DSRI_MAX_ROPE_PAIRS = 64,
+    DSRI_TAIL_PAIRS = 32 /* of a cache entry */
+};
 
 typedef struct dsri_attention_row_plan {
     dsri_cache kv; /* rows of 512 */
@@ -119,10 +126,44 @@ typedef struct dsri_rope_plan {
 typedef struct dsri_fake_quant_plan {
     uint32_t kind; /* dsr_quant_kind */
     uint32_t dim;
+    uint32_t min_scale; /* as an E8M0 byte, not 0 */
     uint64_t n_vectors;
     const uint16_t *input;
     uint16_t *output;
 } dsri_fake_quant_plan;
+
+typedef struct dsri_append_row_plan {
+    dsri_cache cache;
+    const uint16_t *source; /* first token of this row */
+    uint64_t first_entry;   /* below ring_entries in a ring */
+    uint64_t ring_entries;  /* 0: no ring */
+    uint32_t n_tokens;
+    uint32_t start_pos;
+    uint32_t position_step;
+} dsri_append_row_plan;
+
+typedef struct dsri_append_plan {
+    uint32_t n_rows;
+    uint32_t dim;
+    uint32_t min_scale; /* of the packed format of this dim, as an E8M0 byte */
+    uint32_t rotates;
+    float frequencies[DSRI_TAIL_PAIRS];
+    dsri_append_row_plan rows[DSRI_MAX_ROWS];
+} dsri_append_plan;
+
+typedef struct dsri_convert_row_plan {
+    dsri_cache source;
+    dsri_cache destination;
+    uint64_t first_source;
+    uint64_t first_destination;
+    uint64_t n_entries;
+} dsri_convert_row_plan;
+
+typedef struct dsri_convert_plan {
+    uint32_t n_rows;
+    uint32_t dim;
+    dsri_convert_row_plan rows[DSRI_MAX_ROWS];
+} dsri_convert_plan;
 
 typedef struct dsri_rms_norm_plan {
     uint32_t dim;

@@ -50,26 +50,31 @@ void ref_fake_quant_fp8(const uint16_t *input, uint32_t dim, float amax_floor, u
     memmove(output + n, input + n, FP8_KEPT * sizeof *output);
 }
 
-void ref_hadamard_fp4(const uint16_t input[128], float amax_floor, uint16_t output[128])
+void ref_hadamard(const uint16_t input[128], float output[128])
 {
-    float x[REF_INDEX_DIM];
-
     for (int i = 0; i < REF_INDEX_DIM; i++) {
         const float element = ref_f32_from_bf16(input[i]);
-        x[i] = isfinite(element) ? element : 0.0f;
+        output[i] = isfinite(element) ? element : 0.0f;
     }
     for (int stride = 1; stride < REF_INDEX_DIM; stride *= 2) {
         for (int i = 0; i < REF_INDEX_DIM; i++) {
             if (!(i & stride)) {
-                const float a = x[i], b = x[i + stride];
-                x[i] = a + b;
-                x[i + stride] = a - b;
+                const float a = output[i], b = output[i + stride];
+                output[i] = a + b;
+                output[i + stride] = a - b;
             }
         }
     }
     for (int i = 0; i < REF_INDEX_DIM; i++) {
-        x[i] *= 0x1.6a09e6p-4f; /* 128^-0.5 */
+        output[i] *= 0x1.6a09e6p-4f; /* 128^-0.5 */
     }
+}
+
+void ref_hadamard_fp4(const uint16_t input[128], float amax_floor, uint16_t output[128])
+{
+    float x[REF_INDEX_DIM];
+
+    ref_hadamard(input, x);
     for (int first = 0; first < REF_INDEX_DIM; first += FP4_BLOCK) {
         const float scale = block_scale(x + first, FP4_BLOCK, amax_floor, 6.0f);
         for (int i = first; i < first + FP4_BLOCK; i++) {

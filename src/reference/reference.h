@@ -90,8 +90,19 @@ void acc_rope_frequencies(double theta, int yarn, double frequencies[32]);
 
 /* FP8 E4M3 fake quantisation of one row: blocks of 64 over the first dim - 64 features; the last 64 are copied. */
 void ref_fake_quant_fp8(const uint16_t *input, uint32_t dim, float amax_floor, uint16_t *output);
-/* Hadamard-128, then FP4 E2M1 fake quantisation in blocks of 32. */
+/* Hadamard-128, times 128^-0.5; an element that is not finite counts as 0. */
+void ref_hadamard(const uint16_t input[128], float output[128]);
+/* The same, then FP4 E2M1 fake quantisation in blocks of 32. */
 void ref_hadamard_fp4(const uint16_t input[128], float amax_floor, uint16_t output[128]);
+
+/* One entry of a packed cache whose decoding is, bit for bit, what ref_hadamard_fp4 or ref_fake_quant_fp8 gives with that
+ * floor. The 8th scale byte of a KV row is 0. */
+void ref_encode_fp4_key(const uint16_t input[128], float amax_floor, uint8_t values[64], uint8_t scales[4]);
+void ref_encode_fp8_row(const uint16_t input[512], float amax_floor, uint8_t values[576], uint8_t scales[8]);
+/* One entry from values as a cache holds them: no Hadamard, and each block with the least scale that fits it, so that
+ * packing what an entry decodes to (all of it finite) keeps the values. */
+void ref_pack_fp4_key(const uint16_t input[128], uint8_t values[64], uint8_t scales[4]);
+void ref_pack_fp8_row(const uint16_t input[512], uint8_t values[576], uint8_t scales[8]);
 
 /* RMS norm of one row of n F32 features: squares summed by halving over the feature index padded with zeros to a power
  * of two, r = 1 / sqrt(sum / n + eps), y = (x * r) * weight (weight may be null: y = x * r). scratch: that power of two

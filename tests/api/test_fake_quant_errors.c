@@ -42,6 +42,7 @@ static const api_fault faults[] = {
              SET(desc.dim, 160)),
     FAULT_OF(DIMS, DSR_ERR_UNSUPPORTED_SHAPE, "dim must be a multiple of 64 in 128..=512 for FP8, got 576",
              SET(desc.dim, 576)),
+    FAULT(DSR_ERR_ENUM, "floor must be 0 or 1, got 2", SET(desc.floor, 2)),
     FAULT(DSR_ERR_VALUE, "n_vectors must be nonzero", SET(desc.n_vectors, 0)),
     FAULT(DSR_ERR_OVERFLOW, "n_vectors exceeds u32: got 4294967296", SET(desc.n_vectors, (uint64_t)1 << 32)),
     FAULT(DSR_ERR_NULL, "input is null", SET(desc.input.buffer, 0)),

@@ -347,15 +347,17 @@ static void test_fake_quant(void **unused)
         const int is_fp8 = test_seed % 2 == 0;
         dsri_fake_quant_plan plan = {.kind = is_fp8 ? DSR_QUANT_FP8_BLOCK64 : DSR_QUANT_HADAMARD_FP4_BLOCK32};
         plan.dim = is_fp8 ? 64 * random_between(&random, 2, 8) : 128;
+        const uint32_t floor = random_below(&random, 2);
+        plan.min_scale = is_fp8 ? (floor ? 114 : 105) : (floor ? 112 : 1);
         plan.n_vectors = random_between(&random, 1, 40);
         const size_t n = plan.n_vectors * plan.dim, n_bytes = n * sizeof(uint16_t);
         const float scale = f32_from_bits(random_between(&random, 20, 230) << 23);
         uint16_t *input = new_bf16(&random, any_pattern(&random), scale, n), *want = new_array(n_bytes);
         for (size_t at = 0; at < n; at += plan.dim) {
             if (is_fp8) {
-                ref_fake_quant_fp8(input + at, plan.dim, 1e-4f, want + at);
+                ref_fake_quant_fp8(input + at, plan.dim, floor ? 448e-4f : 1e-4f, want + at);
             } else {
-                ref_hadamard_fp4(input + at, 0x1.8p-124f, want + at);
+                ref_hadamard_fp4(input + at, floor ? 1e-4f : 0x1.8p-124f, want + at);
             }
         }
         for (size_t k = 0; fake_quant_kernels[k] && can_run(fake_quant_kernels[k]); k++) {

@@ -229,7 +229,7 @@ static __device__ void quantise_fp8(const dsri_fake_quant_plan &plan, uint64_t v
     uint16_t *output = plan.output + vector * plan.dim;
     for (uint32_t first = 0; first < plan.dim - 64; first += 64) {
         const float a = bf16_to_f32(input[first + lane]), b = bf16_to_f32(input[first + 32 + lane]);
-        const float amax = warp_amax(a, b, 1e-4f);
+        const float amax = warp_amax(a, b, 448.0f * __uint_as_float(plan.min_scale << 23));
         const float scale = f32_is_finite(amax) ? pow2_ceil(__fdiv_rn(amax, 448.0f)) : 0.0f;
         output[first + lane] = quantise(a, scale, true);
         output[first + 32 + lane] = quantise(b, scale, true);
@@ -262,7 +262,7 @@ static __device__ void quantise_fp4(const dsri_fake_quant_plan &plan, uint64_t v
             }
     for (int i = 0; i < 4; i++) {
         const float y = __fmul_rn(x[i], 0x1.6a09e6p-4f);
-        const float amax = warp_amax(y, y, 0x1.8p-124f);
+        const float amax = warp_amax(y, y, 6.0f * __uint_as_float(plan.min_scale << 23));
         const float scale = f32_is_finite(amax) ? pow2_ceil(__fdiv_rn(amax, 6.0f)) : 0.0f;
         plan.output[vector * 128 + 32 * i + lane] = quantise(y, scale, false);
     }
