@@ -1,5 +1,5 @@
-/* exp and the rounding to BF16 of every level against the reference, bit by bit: results of ops round away too much to
- * show a difference in the last place.
+/* exp, the rounding to BF16 and the decoding of packed caches on every level against the reference, bit by bit: results
+ * of ops round away too much to show a difference in the last place.
  *
  * The quick tier takes a sample of the arguments of exp, DSR_TEST_TIER=full takes all of them. */
 #include "vector_functions.h"
@@ -135,12 +135,52 @@ static void test_bf16_rounding(void **state)
     }
 }
 
+static void check_decoded(const char *what, const uint16_t *got, const uint16_t *want, uint32_t n, uint32_t scale,
+                          dsr_isa isa)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (got[i] != want[i]) {
+            fail_msg("%s: feature %u of %s with scale %u is %04x, want %04x", dsr_isa_name(isa), i, what, scale, got[i],
+                     want[i]);
+        }
+    }
+}
+
+/* Every byte in every place of a block under every scale, the other blocks under other scales. */
+static void test_decoding(void **state)
+{
+    uint16_t key[128], want_key[128], row[512], want_row[512];
+    uint8_t values[576], scales[7];
+    (void)state;
+    for (uint32_t scale = 0; scale < 256; scale++) {
+        for (uint32_t turn = 0; turn < 64; turn++) {
+            for (uint32_t i = 0; i < sizeof values; i++) {
+                values[i] = (uint8_t)(i * 37 + turn * 4 + (i >> 6));
+            }
+            for (uint32_t i = 0; i < sizeof scales; i++) {
+                scales[i] = (uint8_t)(scale + i * (turn % 40));
+            }
+            ref_decode_fp4_key(values, scales, want_key);
+            ref_decode_fp8_row(values, scales, want_row);
+            for (int l = 0; l < N_LEVELS; l++) {
+                if (dsr_isa_available(levels[l].isa)) {
+                    levels[l].functions->decode_key(values, scales, key);
+                    levels[l].functions->decode_row(values, scales, row);
+                    check_decoded("a key", key, want_key, 128, scale, levels[l].isa);
+                    check_decoded("a row", row, want_row, 512, scale, levels[l].isa);
+                }
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_exp_near_seams),
         cmocka_unit_test(test_bf16_rounding),
+        cmocka_unit_test(test_decoding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

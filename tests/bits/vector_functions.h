@@ -9,6 +9,9 @@
 typedef struct vector_functions {
     void (*exp)(const float *x, float *y, size_t n);
     void (*store_bf16)(const float *x, uint16_t *y, size_t n);
+    /* As ref_decode_fp4_key and ref_decode_fp8_row. */
+    void (*decode_key)(const uint8_t *values, const uint8_t *scales, uint16_t *key);
+    void (*decode_row)(const uint8_t *values, const uint8_t *scales, uint16_t *row);
 } vector_functions;
 
 extern const vector_functions vector_functions_scalar, vector_functions_avx2, vector_functions_avx512,

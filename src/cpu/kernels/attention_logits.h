@@ -25,7 +25,8 @@ enum {
 
 typedef struct logit_scratch {
     /* Of the task's slots and of the next tile's; past the last selected slot its row again. */
-    const uint16_t *rows[LOGIT_SLOTS + TILE_SLOTS];
+    dsri_cache_entry rows[LOGIT_SLOTS + TILE_SLOTS];
+    size_t slots[LOGIT_SLOTS + TILE_SLOTS];
     /* Rows of the register tile in use and of the next. */
     float kv[2][TILE_SLOTS][DSRI_HEAD_DIM];
 } logit_scratch;
@@ -37,12 +38,13 @@ static inline int kv_position(int f)
 }
 
 /* Pair `pair` of the register tile that begins with slot `slot`; and a prefetch of the same place a tile further on. */
-static inline void widen_tile_pair(logit_scratch *scratch, int slot, int pair)
+static inline void widen_tile_pair(const attention_query *a, logit_scratch *scratch, int slot, int pair)
 {
     const int s = slot + pair / ROW_PAIRS;
-    const int f = pair % ROW_PAIRS * 2 * VF_LANES;
-    vec_prefetch(scratch->rows[s + TILE_SLOTS] + f);
-    widen_pair(scratch->rows[s] + f, scratch->kv[slot / TILE_SLOTS % 2][s % TILE_SLOTS] + f);
+    const uint32_t f = (uint32_t)(pair % ROW_PAIRS * 2 * VF_LANES);
+    prefetch_row_pairs(a, scratch->rows[s + TILE_SLOTS], f);
+    widen_pair(load_row_pairs(a, scratch->rows[s], scratch->slots[s], f),
+               scratch->kv[slot / TILE_SLOTS % 2][s % TILE_SLOTS] + f);
 }
 
 /* One feature of a register tile. q: PANEL_HEADS values; kv: of the tile's first slot. */
@@ -60,8 +62,8 @@ static inline void add_feature(vf acc[TILE_SLOTS][2], const float *q, const floa
 
 /* Dot products of a panel of q, [512][PANEL_HEADS], with the register tile that begins with slot `slot`. Beside them,
  * pairs [pair, end_pair) of the next tile are widened, at most one per STEP_FEATURES. */
-static inline void dot_tile(const float *q, logit_scratch *scratch, int slot, int pair, int end_pair,
-                            vf acc[TILE_SLOTS][2])
+static inline void dot_tile(const attention_query *a, const float *q, logit_scratch *scratch, int slot, int pair,
+                            int end_pair, vf acc[TILE_SLOTS][2])
 {
     const float *kv = scratch->kv[slot / TILE_SLOTS % 2][0];
     VEC_UNROLL
@@ -71,7 +73,7 @@ static inline void dot_tile(const float *q, logit_scratch *scratch, int slot, in
     }
     for (int f = 0; f < DSRI_HEAD_DIM; f += STEP_FEATURES) {
         if (pair < end_pair) {
-            widen_tile_pair(scratch, slot + TILE_SLOTS, pair++);
+            widen_tile_pair(a, scratch, slot + TILE_SLOTS, pair++);
         }
         const float *const k = kv + kv_position(f);
         VEC_UNROLL
@@ -98,17 +100,18 @@ static inline void compute_logits(const attention_query *a, uint32_t task, float
     const int n_panels = (int)a->n_heads / PANEL_HEADS;
     const vf scales = vf_set1(scale);
     for (size_t s = 0; s < task_slots + TILE_SLOTS; s++) {
-        scratch->rows[s] = kv_row(a, first + s < end ? first + s : end - 1);
+        scratch->slots[s] = first + s < end ? first + s : end - 1;
+        scratch->rows[s] = kv_entry(a, scratch->slots[s]);
     }
     for (int pair = 0; pair < TILE_PAIRS; pair++) {
-        widen_tile_pair(scratch, 0, pair);
+        widen_tile_pair(a, scratch, 0, pair);
     }
     for (int slot = 0; slot < n_slots; slot += TILE_SLOTS) {
         const int n = n_slots - slot < TILE_SLOTS ? n_slots - slot : TILE_SLOTS;
         const int n_next = slot + TILE_SLOTS < n_slots ? TILE_PAIRS : 0;
         for (int p = 0; p < n_panels; p++) {
             vf acc[TILE_SLOTS][2];
-            dot_tile(a->q_panels + (size_t)p * DSRI_HEAD_DIM * PANEL_HEADS, scratch, slot, n_next * p / n_panels,
+            dot_tile(a, a->q_panels + (size_t)p * DSRI_HEAD_DIM * PANEL_HEADS, scratch, slot, n_next * p / n_panels,
                      n_next * (p + 1) / n_panels, acc);
             float *const to0 = weight_at(a, (uint32_t)(p * PANEL_HEADS), first + (size_t)slot);
             float *const to1 = weight_at(a, (uint32_t)(p * PANEL_HEADS + VF_LANES), first + (size_t)slot);

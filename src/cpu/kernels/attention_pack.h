@@ -4,12 +4,19 @@
 
 #include "cpu/kernels/attention_query.h"
 
+/* Whether an index other than -1 names a KV row. */
+static inline int is_row(const attention_query *a, int32_t index)
+{
+    const dsri_cache *kv = &a->row->kv;
+    return index >= 0 && (uint64_t)index < a->row->kv_len &&
+           (kv->page_table == NULL || (uint32_t)kv->page_table[(uint32_t)index >> kv->page_shift] < kv->n_pages);
+}
+
 /* Slots cut into chunks of 64: by their place in the caller's list for the chunked form, by their place among the
  * selected ones, all chunks but the last full, for the two-pass form. */
 static inline void select_rows(const attention_query *a, int chunked)
 {
     const size_t width = a->row->width;
-    const uint64_t kv_len = a->row->kv_len;
     uint32_t n = 0;
     int usable = 1;
     for (size_t i = 0; i < width; i++) {
@@ -19,7 +26,7 @@ static inline void select_rows(const attention_query *a, int chunked)
         }
         a->kv_rows[n] = (uint32_t)index;
         n += index != -1;
-        usable &= index == -1 || (index >= 0 && (uint64_t)index < kv_len);
+        usable &= index == -1 || is_row(a, index);
     }
     n = usable ? n : 0;
     for (size_t c = 0; c <= a->n_chunks; c++) {

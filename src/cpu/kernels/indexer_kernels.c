@@ -3,6 +3,7 @@
  * Lanes are heads. The inner loop keeps the products of one panel of the packed query with TILE_KEYS keys in registers,
  * while it widens keys that later tiles take. The panels pass a block of keys in turn. The sum over heads starts with
  * heads in different vectors, and ends across lanes for VF_LANES keys at once. */
+#include "cpu/kernels/cache_rows.h"
 #include "cpu/kernels/indexer_query.h"
 #include "cpu/kernels/top_k.h"
 
@@ -18,8 +19,9 @@ enum {
 };
 
 typedef struct score_scratch {
-    float keys[RING_KEYS * DSRI_INDEX_DIM]; /* widened: [key modulo RING_KEYS][even features, then odd ones] */
-    float sums[BLOCK_KEYS * MAX_HEADS / 2]; /* [panel][key][lane] */
+    float keys[RING_KEYS * DSRI_INDEX_DIM];      /* widened: [key modulo RING_KEYS][even features, then odd ones] */
+    uint16_t loaded[RING_KEYS * DSRI_INDEX_DIM]; /* [key modulo RING_KEYS], unless the cache is plain */
+    float sums[BLOCK_KEYS * MAX_HEADS / 2];      /* [panel][key][lane] */
     float scores[BLOCK_KEYS];
     float maxima[BLOCK_KEYS / DSRI_SCORE_BLOCK];
 } score_scratch;
@@ -65,13 +67,16 @@ static void pack_query(const query *x, uint32_t n_heads)
 
 /* ---- scores ------------------------------------------------------------------------------------------------- */
 
-/* Keys of a task on their way into the ring of widened ones. */
+/* Keys of a task on their way into the ring of widened ones: as they lie in a plain cache, else from blocks that are
+ * loaded ahead. */
 typedef struct key_stream {
-    const uint16_t *keys; /* key 0 of the row */
-    uint64_t stride;
-    uint64_t next; /* the next key to widen, a multiple of WIDEN_KEYS */
+    const dsri_cache *cache;
+    int is_plain;
+    uint64_t next;      /* the next key to widen, a multiple of WIDEN_KEYS */
+    uint64_t next_load; /* likewise to load, a multiple of BLOCK_KEYS */
     uint64_t end;
     float *ring;
+    uint16_t *loaded;
 } key_stream;
 
 /* Up to WIDEN_KEYS keys to widen. */
@@ -87,11 +92,25 @@ static float *wide_key(const key_stream *s, uint64_t t)
     return s->ring + t % RING_KEYS * DSRI_INDEX_DIM;
 }
 
+/* Sees to it that all keys before `end` are loaded. */
+static void load_until(key_stream *s, uint64_t end)
+{
+    while (!s->is_plain && s->next_load < end) {
+        const uint32_t n = end - s->next_load < BLOCK_KEYS ? (uint32_t)(end - s->next_load) : BLOCK_KEYS;
+        load_keys(s->cache, s->next_load, n, s->end, s->loaded + s->next_load % RING_KEYS * DSRI_INDEX_DIM);
+        s->next_load += n;
+    }
+}
+
 static widening next_widening(const key_stream *s)
 {
+    if (!s->is_plain) {
+        return (widening){s->loaded + s->next % RING_KEYS * DSRI_INDEX_DIM, DSRI_INDEX_DIM, 0, wide_key(s, s->next)};
+    }
+    const uint64_t stride = s->cache->row_stride / sizeof(uint16_t);
     const int more = s->end - s->next >= BLOCK_KEYS + WIDEN_KEYS;
-    return (widening){s->keys + s->next * s->stride, s->stride, more ? BLOCK_KEYS * s->stride : 0,
-                      wide_key(s, s->next)};
+    return (widening){(const uint16_t *)(const void *)s->cache->pages + s->next * stride, stride,
+                      more ? BLOCK_KEYS * stride : 0, wide_key(s, s->next)};
 }
 
 /* Sees to it that all keys before `end` are widened. */
@@ -223,6 +242,7 @@ static void score_panels(const query *x, uint32_t n_heads, uint64_t first, uint3
     const uint32_t panel_size = DSRI_INDEX_DIM * panel_heads(n_heads), n_panels = n_heads / panel_heads(n_heads);
     const uint64_t widen_end = s->end < first + RING_KEYS ? s->end : first + RING_KEYS;
 
+    load_until(s, widen_end);
     for (uint32_t p = 0; p < n_panels; p++) {
         const float *panel = x->packed_q + (size_t)p * panel_size, *weights = x->weights + p * VF_LANES;
         for (uint32_t t = 0; t < n; t += TILE_KEYS) {
@@ -257,8 +277,7 @@ static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_
                        score_scratch *s)
 {
     const uint64_t end_causal = end < x->n_causal ? end : x->n_causal;
-    key_stream stream = {(const void *)row->keys.pages, row->keys.row_stride / sizeof(uint16_t), first, end_causal,
-                         s->keys};
+    key_stream stream = {&row->keys, dsri_cache_is_plain(&row->keys), first, first, end_causal, s->keys, s->loaded};
     while (first < end_causal) {
         const uint32_t n = end_causal - first < BLOCK_KEYS ? (uint32_t)(end_causal - first) : BLOCK_KEYS;
         /* What the last tile lacks is 0: whatever else the scratch holds could be slow to multiply. */

@@ -16,8 +16,10 @@
  *   vf_store_bf16(p, x)      rounded to nearest even, a NaN quieted
  *   vf_load_bf16_pairs(p, &even, &odd)  2 * VF_LANES consecutive BF16, p[2i] in even[i], p[2i + 1] in odd[i]: cheaper
  *   vf_store_bf16_pairs(p, even, odd)   its inverse, rounding as vf_store_bf16 does
- *   vi_load_pairs vi_store_pairs vf_from_pairs  the two in two steps; a pair is p[2i] | p[2i + 1] << 16
+ *   vi_load_pairs vf_from_pairs vf_to_pairs vi_store_pairs  the two in two steps; a pair is p[2i] | p[2i + 1] << 16
  *   vf_load_pairs(p, &even, &odd)       2 * VF_LANES consecutive floats, likewise
+ *   vi_load_e2m1_pairs(p, n)  2 * VF_LANES E2M1 codes, low nibble of a byte first, times 2^n as BF16 pairs, |n| <= 125
+ *   vi_load_e4m3_pairs(p, n)  2 * VF_LANES E4M3 codes, times 2^n as BF16 pairs, |n| <= 117; codes 7f and ff give 7fc0
  *   vf_pin(&x)               keeps x in a register here: gcc 12 may otherwise move and spill accumulators at a branch
  *   vf_bits vf_from_bits     reinterpretation to and from vi
  *   vi_load vi_store vi_set1 vi_add vi_sub vi_and vi_or vi_xor vi_shl(x, n) vi_shr(x, n)  (n < 32, logical)
@@ -108,11 +110,16 @@ static inline vi vf_round_to_bf16(vf x)
     return vf_bits(vf_select(vm_not_equal(x, x), vf_from_bits(quiet), vf_from_bits(rounded)));
 }
 
-static inline void vf_store_bf16_pairs(uint16_t *p, vf even, vf odd)
+static inline vi vf_to_pairs(vf even, vf odd)
 {
     const vi low = vi_shr(vf_round_to_bf16(even), 16);
     const vi high = vi_and(vf_round_to_bf16(odd), vi_set1(0xffff0000u));
-    vi_store_pairs(p, vi_or(low, high));
+    return vi_or(low, high);
+}
+
+static inline void vf_store_bf16_pairs(uint16_t *p, vf even, vf odd)
+{
+    vi_store_pairs(p, vf_to_pairs(even, odd));
 }
 
 static inline void vf_store_bf16(uint16_t *p, vf x)

@@ -295,4 +295,32 @@ static inline void vi_store_pairs(uint16_t *p, vi x)
     _mm256_storeu_si256((void *)p, x);
 }
 
+static inline vi vi_load_e2m1_pairs(const uint8_t *p, int n)
+{
+    const __m128i lower_bytes = _mm_setr_epi8(0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64);
+    const __m128i upper_bytes = _mm_setr_epi8(0, 63, 63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64);
+    const vi bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
+    const vi codes = vi_and(vi_or(bytes, vi_shl(bytes, 12)), vi_set1(0x000f000f));
+    const vi lower = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(lower_bytes), codes);
+    const vi upper = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(upper_bytes), vi_shl(codes, 8));
+    const vi is_zero = _mm256_cmpeq_epi16(vi_and(codes, vi_set1(0x00070007)), _mm256_setzero_si256());
+    return _mm256_add_epi16(vi_or(lower, upper), _mm256_andnot_si256(is_zero, _mm256_set1_epi16((short)(n * 128))));
+}
+
+static inline vi vi_load_e4m3_pairs(const uint8_t *p, int n)
+{
+    /* What makes 16 times a code, 0x100 more than the BF16 without its exponent's offset, right for subnormals. */
+    const __m128i excess = _mm_setr_epi8(0, -1, 6, 9, 12, 13, 14, 15, 16, 16, 16, 16, 16, 16, 16, 16);
+    const vi codes = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p));
+    const vi nan = vi_set1(0x007f007f), magnitude = vi_and(codes, nan);
+    const vi place = _mm256_min_epi16(magnitude, vi_set1(0x000f000f));
+    const vi x = _mm256_slli_epi16(
+        _mm256_add_epi8(magnitude, _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(excess), place)), 4);
+    const vi is_zero = _mm256_cmpeq_epi16(magnitude, _mm256_setzero_si256());
+    const vi sum = _mm256_add_epi16(x, _mm256_set1_epi16((short)((n + 118) * 128)));
+    const vi signs = vi_and(_mm256_slli_epi16(codes, 8), vi_set1(0x80008000u));
+    return _mm256_blendv_epi8(vi_or(_mm256_andnot_si256(is_zero, sum), signs), vi_set1(0x7fc07fc0),
+                              _mm256_cmpeq_epi16(magnitude, nan));
+}
+
 #endif

@@ -306,4 +306,30 @@ static inline void vi_store_pairs(uint16_t *p, vi x)
     _mm512_storeu_si512(p, x);
 }
 
+static inline vi vi_load_e2m1_pairs(const uint8_t *p, int n)
+{
+    static const uint32_t units[VF_LANES] = {0x3f000000, 0x3fc03f80, 0x40404000, 0x40c04080, 0xbf008000, 0xbfc0bf80,
+                                             0xc040c000, 0xc0c0c080, 0x3f000000, 0x3fc03f80, 0x40404000, 0x40c04080,
+                                             0xbf008000, 0xbfc0bf80, 0xc040c000, 0xc0c0c080};
+    const vi unit = vi_load(units), exponent = _mm512_set1_epi16((short)(n * 128));
+    const vi values = _mm512_mask_add_epi16(unit, 0xfefefefeu, unit, exponent);
+    const vi bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
+    return _mm512_permutexvar_epi16(vi_or(bytes, vi_shl(bytes, 12)), values); /* takes 5 bits of each half */
+}
+
+static inline vi vi_load_e4m3_pairs(const uint8_t *p, int n)
+{
+    /* Subnormals as if they had an exponent: the first 8 of 32. */
+    static const uint32_t subnormals[VF_LANES] = {0xff000000, 0xffc0ff80, 0x00200000, 0x00600040};
+    const vi codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)p));
+    const vi magnitude = vi_and(codes, vi_set1(0x007f007f));
+    const vi exponent = _mm512_set1_epi16((short)((n + 120) * 128));
+    vi x = _mm512_slli_epi16(magnitude, 4);
+    x = _mm512_mask_permutexvar_epi16(x, _mm512_cmplt_epu16_mask(magnitude, vi_set1(0x00080008)), magnitude,
+                                      vi_load(subnormals));
+    x = _mm512_maskz_add_epi16(_mm512_test_epi16_mask(magnitude, magnitude), x, exponent);
+    x = vi_or(x, vi_and(_mm512_slli_epi16(codes, 8), vi_set1(0x80008000u)));
+    return _mm512_mask_mov_epi16(x, _mm512_cmpeq_epi16_mask(magnitude, vi_set1(0x007f007f)), vi_set1(0x7fc07fc0));
+}
+
 #endif

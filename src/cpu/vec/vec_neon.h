@@ -6,6 +6,7 @@
 
 #include <arm_neon.h>
 #include <stdint.h>
+#include <string.h>
 
 #define VF_LANES 4
 
@@ -266,6 +267,36 @@ static inline vi vi_load_pairs(const uint16_t *p)
 static inline void vi_store_pairs(uint16_t *p, vi x)
 {
     vst1q_u16(p, vreinterpretq_u16_u32(x));
+}
+
+static inline vi vi_load_e2m1_pairs(const uint8_t *p, int n)
+{
+    static const uint8_t lower_bytes[16] = {0, 0, 128, 192, 0, 64, 128, 192, 0, 0, 128, 192, 0, 64, 128, 192};
+    static const uint8_t upper_bytes[16] = {0, 63, 63, 63, 64, 64, 64, 64, 128, 191, 191, 191, 192, 192, 192, 192};
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    const uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32(four));
+    const uint8x8_t codes = vzip1_u8(vand_u8(bytes, vdup_n_u8(15)), vshr_n_u8(bytes, 4));
+    const uint8x8_t lower = vqtbl1_u8(vld1q_u8(lower_bytes), codes), upper = vqtbl1_u8(vld1q_u8(upper_bytes), codes);
+    const uint16x8_t units = vreinterpretq_u16_u8(vcombine_u8(vzip1_u8(lower, upper), vzip2_u8(lower, upper)));
+    const int16x8_t is_nonzero = vmovl_s8(vreinterpret_s8_u8(vtst_u8(codes, vdup_n_u8(7))));
+    const uint16x8_t exponents = vandq_u16(vreinterpretq_u16_s16(is_nonzero), vdupq_n_u16((uint16_t)(n * 128)));
+    return vreinterpretq_u32_u16(vaddq_u16(units, exponents));
+}
+
+static inline vi vi_load_e4m3_pairs(const uint8_t *p, int n)
+{
+    /* What makes 16 times a code, 0x100 more than the BF16 without its exponent's offset, right for subnormals. */
+    static const uint8_t excess[16] = {0, 255, 6, 9, 12, 13, 14, 15, 16, 16, 16, 16, 16, 16, 16, 16};
+    const uint8x8_t codes = vld1_u8(p), magnitude = vand_u8(codes, vdup_n_u8(0x7f));
+    const uint8x8_t place = vmin_u8(magnitude, vdup_n_u8(15));
+    const uint16x8_t x = vshll_n_u8(vadd_u8(magnitude, vqtbl1_u8(vld1q_u8(excess), place)), 4);
+    const uint16x8_t is_nonzero = vreinterpretq_u16_s16(vmovl_s8(vreinterpret_s8_u8(vtst_u8(magnitude, magnitude))));
+    const uint16x8_t sum = vaddq_u16(x, vdupq_n_u16((uint16_t)((n + 118) * 128)));
+    const uint16x8_t signs = vandq_u16(vshll_n_u8(codes, 8), vdupq_n_u16(0x8000));
+    const int8x8_t is_nan = vreinterpret_s8_u8(vceq_u8(magnitude, vdup_n_u8(0x7f)));
+    return vreinterpretq_u32_u16(vbslq_u16(vreinterpretq_u16_s16(vmovl_s8(is_nan)), vdupq_n_u16(0x7fc0),
+                                           vorrq_u16(vandq_u16(is_nonzero, sum), signs)));
 }
 
 #endif

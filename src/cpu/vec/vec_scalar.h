@@ -262,4 +262,36 @@ static inline void vi_store_pairs(uint16_t *p, vi x)
     p[1] = (uint16_t)(x >> 16);
 }
 
+static inline uint32_t vec_scalar_e2m1(uint32_t code, int n)
+{
+    static const uint16_t units[8] = {0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
+    const uint32_t exponent = code & 7 ? (uint32_t)(n * 128) : 0;
+    return (code & 8) << 12 | (units[code & 7] + exponent);
+}
+
+static inline vi vi_load_e2m1_pairs(const uint8_t *p, int n)
+{
+    return vec_scalar_e2m1(*p & 15u, n) | vec_scalar_e2m1((uint32_t)*p >> 4, n) << 16;
+}
+
+static inline uint32_t vec_scalar_e4m3(uint32_t code, int n)
+{
+    /* Subnormals in units of 2^-6. */
+    static const uint16_t subnormals[8] = {0, 0x3e00, 0x3e80, 0x3ec0, 0x3f00, 0x3f20, 0x3f40, 0x3f60};
+    const uint32_t magnitude = code & 0x7f;
+    if (magnitude == 0x7f) {
+        return 0x7fc0;
+    }
+    if (magnitude == 0) {
+        return code << 8;
+    }
+    const uint32_t x = magnitude < 8 ? subnormals[magnitude] - (6u << 7) : (magnitude << 4) + (120u << 7);
+    return (code & 0x80) << 8 | (x + (uint32_t)(n * 128));
+}
+
+static inline vi vi_load_e4m3_pairs(const uint8_t *p, int n)
+{
+    return vec_scalar_e4m3(p[0], n) | vec_scalar_e4m3(p[1], n) << 16;
+}
+
 #endif

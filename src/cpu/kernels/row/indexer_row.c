@@ -4,6 +4,7 @@
  * The packed query is [panel][feature pair][head of the panel], a word per pair: the unit multiplies it with keys as
  * they lie in the cache. Of a key, lane l of its sums takes every 16th head from l on; the lanes are then added by
  * halving. */
+#include "cpu/kernels/cache_rows.h"
 #include "cpu/kernels/indexer_query.h"
 #include "cpu/kernels/row/pairs.h"
 #include "cpu/kernels/row/row_kernel.h"
@@ -194,31 +195,37 @@ static void score_panel(const query_panel *p, const uint16_t *keys, size_t strid
 
 #endif
 
-/* n keys side by side in the scratch, and what the last tile lacks as zeros. */
-static void copy_keys(const uint16_t *keys, uint64_t stride, uint32_t n, score_scratch *s)
+/* Keys of a block, rounded up to TILE_KEYS. */
+typedef struct block_keys {
+    const uint16_t *keys;
+    uint64_t stride;
+    keys_ahead ahead;
+} block_keys;
+
+/* Keys [t, + n), after which n_after more of the query follow: where they lie, or else loaded into the scratch, with
+ * zeros for what the last tile lacks. */
+static block_keys find_keys(const dsri_cache *cache, uint64_t t, uint32_t n, uint64_t n_after, score_scratch *s)
 {
     const uint32_t n_padded = (n + TILE_KEYS - 1) / TILE_KEYS * TILE_KEYS;
-    for (uint32_t t = 0; t < n; t++) {
-        memcpy(s->keys + t * DSRI_INDEX_DIM, keys + t * stride, DSRI_INDEX_DIM * sizeof *keys);
+    const uint64_t stride = cache->row_stride / sizeof(uint16_t);
+    if (dsri_cache_is_plain(cache) && n == n_padded && (DSRI_ROW_IS_AMX || stride == DSRI_INDEX_DIM)) {
+        const uint16_t *keys = (const uint16_t *)(const void *)cache->pages + t * stride;
+        return (block_keys){keys, stride, {keys + n * stride, stride, n_after}};
     }
-    memset(s->keys + n * DSRI_INDEX_DIM, 0, (size_t)(n_padded - n) * DSRI_INDEX_DIM * sizeof *keys);
+    load_keys(cache, t, n, t + n + n_after, s->keys);
+    memset(s->keys + n * DSRI_INDEX_DIM, 0, (size_t)(n_padded - n) * DSRI_INDEX_DIM * sizeof(uint16_t));
+    return (block_keys){s->keys, DSRI_INDEX_DIM, {NULL, 0, 0}};
 }
 
-/* Scores of n <= BLOCK_KEYS keys, after which n_after more of the query follow. */
-static void score_block(const query *x, uint32_t n_heads, const uint16_t *keys, uint64_t stride, uint32_t n,
-                        uint64_t n_after, score_scratch *s)
+/* Scores of a block of n <= BLOCK_KEYS keys. */
+static void score_block(const query *x, uint32_t n_heads, block_keys b, uint32_t n, score_scratch *s)
 {
     const uint32_t width = panel_heads(n_heads);
-    const int in_place = n % TILE_KEYS == 0 && (DSRI_ROW_IS_AMX || stride == DSRI_INDEX_DIM);
-    keys_ahead ahead = {keys + n * stride, stride, n_after};
-    if (!in_place) {
-        copy_keys(keys, stride, n, s);
-    }
     for (uint32_t h = 0; h < n_heads; h += width) {
         const query_panel p = {(const uint32_t *)(const void *)x->packed_q + (size_t)h * FEATURE_PAIRS, x->weights + h,
                                width, h == 0};
-        score_panel(&p, in_place ? keys : s->keys, in_place ? stride : DSRI_INDEX_DIM, n, &ahead, s);
-        ahead.n = 0;
+        score_panel(&p, b.keys, b.stride, n, &b.ahead, s);
+        b.ahead.n = 0;
     }
     finish_scores(s->sums, BLOCK_KEYS, n, s->scores, s->maxima);
 }
@@ -231,8 +238,7 @@ static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_
     uint64_t t = keys.first;
     while (t < end_causal) {
         const uint32_t n = end_causal - t < BLOCK_KEYS ? (uint32_t)(end_causal - t) : BLOCK_KEYS;
-        score_block(x, n_heads, (const void *)(row->keys.pages + t * row->keys.row_stride),
-                    row->keys.row_stride / sizeof(uint16_t), n, x->n_causal - t - n, s);
+        score_block(x, n_heads, find_keys(&row->keys, t, n, x->n_causal - t - n, s), n, s);
         memcpy(x->scores + t, s->scores, n * sizeof(float));
         memcpy(x->block_maxima + t / DSRI_SCORE_BLOCK, s->maxima,
                (n + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK * sizeof(float));

@@ -1,0 +1,103 @@
+/* Entries of a cache as BF16: the one place where packed keys and rows are decoded. Bits are those of
+ * src/reference/ref_cache_decode.c. */
+#ifndef DSRI_CACHE_ROWS_H
+#define DSRI_CACHE_ROWS_H
+
+#include "cpu/vec/vec.h"
+#include "ops/cache_plan.h"
+#include "ops/op_plans.h"
+
+#include <string.h>
+
+enum {
+    ROW_CODES = 448, /* features of an FP8 row that are codes */
+    ROW_SCALE_FEATURES = 64,
+    KEY_SCALE_FEATURES = 32,
+    /* Scales that leave every code but zero and NaN a normal BF16. */
+    FIRST_ROW_SCALE = 10,
+    LAST_ROW_SCALE = 246,
+    FIRST_KEY_SCALE = 2,
+    LAST_KEY_SCALE = 252,
+    SCALE_BIAS = 127
+};
+
+/* Pairs times 2^(scale - 127): for scales that could take some value out of the normal BF16. */
+static __attribute__((noinline)) vi scale_pairs(vi pairs, uint32_t scale)
+{
+    const vf factor = vf_from_bits(vi_set1(scale > 0 ? scale << 23 : 0x00400000u));
+    vf even, odd;
+    if (scale == 255) {
+        return vi_set1(0x7fc07fc0u);
+    }
+    vf_from_pairs(pairs, &even, &odd);
+    return vf_to_pairs(vf_mul(even, factor), vf_mul(odd, factor));
+}
+
+/* Features [f, + 2 * VF_LANES) of a packed key. */
+static inline vi key_pairs(const uint8_t *values, const uint8_t *scales, uint32_t f)
+{
+    const uint32_t scale = scales[f / KEY_SCALE_FEATURES];
+    if (scale - FIRST_KEY_SCALE <= LAST_KEY_SCALE - FIRST_KEY_SCALE) {
+        return vi_load_e2m1_pairs(values + f / 2, (int)scale - SCALE_BIAS);
+    }
+    return scale_pairs(vi_load_e2m1_pairs(values + f / 2, 0), scale);
+}
+
+/* The same of a packed row. */
+static inline vi row_pairs(const uint8_t *values, const uint8_t *scales, uint32_t f)
+{
+    if (f >= ROW_CODES) {
+        return vi_load_pairs((const void *)(values + ROW_CODES + (f - ROW_CODES) * sizeof(uint16_t)));
+    }
+    const uint32_t scale = scales[f / ROW_SCALE_FEATURES];
+    if (scale - FIRST_ROW_SCALE <= LAST_ROW_SCALE - FIRST_ROW_SCALE) {
+        return vi_load_e4m3_pairs(values + f, (int)scale - SCALE_BIAS);
+    }
+    return scale_pairs(vi_load_e4m3_pairs(values + f, 0), scale);
+}
+
+static inline void prefetch_key(const dsri_cache *cache, uint64_t t)
+{
+    const dsri_cache_entry key = dsri_cache_at(cache, t);
+    if (key.values == NULL) {
+        return;
+    }
+    vec_prefetch(key.values);
+    if (cache->scale_bytes != 0) {
+        vec_prefetch(key.scales);
+        return;
+    }
+    for (int line = 64; line < DSRI_INDEX_DIM * 2; line += 64) {
+        vec_prefetch(key.values + line);
+    }
+}
+
+/* A key as BF16; one of a bad page is NaN. */
+static inline void load_key(const dsri_cache *cache, uint64_t t, uint16_t *to)
+{
+    const dsri_cache_entry key = dsri_cache_at(cache, t);
+    if (key.values == NULL) {
+        for (int f = 0; f < DSRI_INDEX_DIM; f++) {
+            to[f] = 0x7fc0;
+        }
+    } else if (cache->scale_bytes == 0) {
+        memcpy(to, key.values, DSRI_INDEX_DIM * sizeof *to);
+    } else {
+        for (uint32_t f = 0; f < DSRI_INDEX_DIM; f += 2 * VF_LANES) {
+            vi_store_pairs(to + f, key_pairs(key.values, key.scales, f));
+        }
+    }
+}
+
+/* Keys [first, + n), side by side. Prefetches as many after them, as far as they come before `end`. */
+static inline void load_keys(const dsri_cache *cache, uint64_t first, uint32_t n, uint64_t end, uint16_t *to)
+{
+    for (uint64_t t = first; t < first + n; t++, to += DSRI_INDEX_DIM) {
+        if (t + n < end) {
+            prefetch_key(cache, t + n);
+        }
+        load_key(cache, t, to);
+    }
+}
+
+#endif
