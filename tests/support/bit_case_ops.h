@@ -22,7 +22,7 @@ typedef struct bit_op {
 } bit_op;
 
 extern const bit_op bit_op_sparse_attention, bit_op_flash_attention, bit_op_indexer, bit_op_compressor, bit_op_gather,
-    bit_op_copy, bit_op_rope, bit_op_fake_quant, bit_op_rms_norm, bit_op_projection;
+    bit_op_copy, bit_op_rope, bit_op_fake_quant, bit_op_rms_norm, bit_op_projection, bit_op_append, bit_op_convert;
 
 typedef enum bit_segment_kind {
     BIT_SEGMENT_INPUT,     /* read-only while commands run */
@@ -49,7 +49,7 @@ typedef struct bit_piece {
 
 /* Where a placed row lies; an op uses what it needs. */
 typedef struct bit_slot {
-    uint32_t segments[2];
+    uint32_t segments[4];
     uint64_t query_row, row_stride, index_offset, index_stride, output_offset, output_stride, scores_offset, output_row;
 } bit_slot;
 
@@ -78,6 +78,8 @@ static inline const bit_row *bit_placed_row(const bit_placement *p, uint32_t slo
 
 /* A segment of n elements, all poison. */
 uint32_t bit_add_segment(bit_placement *p, bit_segment_kind kind, dsr_dtype dtype, size_t n);
+/* A segment of U8 for a packed cache: at a multiple of 16, its size rounded up to one. */
+uint32_t bit_add_packed(bit_placement *p, bit_segment_kind kind, size_t n_bytes);
 /* An input segment with the array's elements as they are. */
 uint32_t bit_add_input(bit_placement *p, const bit_array *array);
 /* An input segment with rows of row_elements at a stride that is drawn and stored; the segment already made from the

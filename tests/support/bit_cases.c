@@ -16,7 +16,9 @@ static const bit_op *const all_ops[] = {&bit_op_sparse_attention,
                                         &bit_op_rope,
                                         &bit_op_fake_quant,
                                         &bit_op_rms_norm,
-                                        &bit_op_projection};
+                                        &bit_op_projection,
+                                        &bit_op_append,
+                                        &bit_op_convert};
 
 uint32_t bit_n_ops(void)
 {

@@ -44,6 +44,8 @@ int32_t *bit_i32(const bit_array *array);
  *   fake quant  input [dim]                                                 output
  *   rms norm    input [dim]                                                 output
  *   projection  input [n_groups, n_inputs]                                  output
+ *   append      tokens [n_tokens, dim], pages before                        pages after
+ *   convert     pages of the source, pages of the destination before        its pages after
  */
 typedef struct bit_row {
     bit_array inputs[BIT_ROW_INPUTS];

@@ -28,7 +28,8 @@ static void stop(const char *what)
 
 /* ---- building --------------------------------------------------------------------------------------------- */
 
-uint32_t bit_add_segment(bit_placement *p, bit_segment_kind kind, dsr_dtype dtype, size_t n)
+/* shift: bytes off 64-byte alignment in a misaligned layout. */
+static uint32_t add_segment(bit_placement *p, bit_segment_kind kind, dsr_dtype dtype, size_t n, size_t shift)
 {
     const size_t element = dsr_dtype_size(dtype);
     if (p->n_segments == BIT_MAX_SEGMENTS) {
@@ -37,11 +38,21 @@ uint32_t bit_add_segment(bit_placement *p, bit_segment_kind kind, dsr_dtype dtyp
     bit_segment *segment = &p->segments[p->n_segments];
     segment->kind = kind;
     segment->dtype = dtype;
-    segment->guarded = guarded_allocate(&p->memory, n * element, p->layout.misaligned ? element : 0, p->layout.poison);
+    segment->guarded = guarded_allocate(&p->memory, n * element, p->layout.misaligned ? shift : 0, p->layout.poison);
     if (!segment->guarded.memory) {
         stop("out of reserved address space");
     }
     return p->n_segments++;
+}
+
+uint32_t bit_add_segment(bit_placement *p, bit_segment_kind kind, dsr_dtype dtype, size_t n)
+{
+    return add_segment(p, kind, dtype, n, dsr_dtype_size(dtype));
+}
+
+uint32_t bit_add_packed(bit_placement *p, bit_segment_kind kind, size_t n_bytes)
+{
+    return add_segment(p, kind, DSR_DTYPE_U8, (n_bytes + 15) / 16 * 16, 16);
 }
 
 void bit_put(bit_placement *p, uint32_t segment, size_t at, const bit_array *array, size_t first, size_t n)

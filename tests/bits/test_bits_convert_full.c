@@ -1,0 +1,6 @@
+#include "bit_suite.h"
+
+int main(void)
+{
+    return bit_suite_run("convert", BIT_TIER_FULL);
+}
