@@ -216,36 +216,68 @@ static uint16_t *new_small(random_stream *random, uint32_t exponent, size_t n)
     return x;
 }
 
+/* FP8 codes and scales whose least product, 2^-9 times a scale, has about the exponent; of scales with many bits now
+ * and then, which BF16 cannot hold. */
+static void draw_small_fp8(random_stream *random, projection_case *c, uint32_t exponent)
+{
+    const size_t n = (size_t)c->plan.n_outputs * c->plan.n_inputs;
+    const size_t n_scales = (c->plan.n_outputs + 127) / 128 * scales_per_row(c);
+    const uint32_t n_bits = random_one_in(random, 3) ? random_below(random, 6) : random_below(random, 4);
+    uint8_t *codes = new_array(n);
+    c->scales = new_array(n_scales * sizeof *c->scales);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t code = random_one_in(random, 2) ? random_below(random, 16) : random_below(random, 0x7f);
+        codes[i] = (uint8_t)(random_below(random, 2) << 7 | code);
+    }
+    for (size_t i = 0; i < n_scales; i++) {
+        const uint32_t mantissa = random_below(random, 1u << n_bits) << (23 - n_bits);
+        const uint32_t bits = (exponent + 9 + random_below(random, 2)) << 23 | mantissa;
+        c->scales[i] = f32_from_bits(random_one_in(random, 8) ? 0 : bits | random_below(random, 2) << 31);
+    }
+    c->plan.weight = codes;
+    c->plan.scales = c->scales;
+    c->plan.scales_are_f32 = 1;
+}
+
 /* Exponents of the least products and of what they are cut off at: sums of them are subnormal now and then, at the
  * least, or never. */
+static void draw_small_case(random_stream *random, projection_case *c)
+{
+    memset(c, 0, sizeof *c);
+    c->plan.n_rows = random_between(random, 1, 10);
+    c->plan.n_groups = 1;
+    c->plan.n_inputs = 16 * random_between(random, 1, 70);
+    c->plan.n_outputs = random_between(random, 1, 70);
+    c->plan.format = random_one_in(random, 3) ? DSR_WEIGHT_FP8 : DSR_WEIGHT_BF16;
+    c->plan.output_is_f32 = 1;
+    c->plan.output_scale = 1.0f;
+    const uint32_t sum = random_between(random, 136, 143), end = random_below(random, 2);
+    const uint32_t all_of_x[] = {random_between(random, 0, sum), end, sum - end};
+    const uint32_t of_x = all_of_x[random_below(random, 3)];
+    const size_t n_x = (size_t)c->plan.n_rows * c->plan.n_inputs;
+    uint16_t *const x = new_small(random, of_x, n_x);
+    if (random_one_in(random, 2)) {
+        x[random_below(random, (uint32_t)n_x)] = (uint16_t)random_below(random, 0x80); /* one subnormal */
+    }
+    c->plan.input = x;
+    if (is_fp8(c)) {
+        draw_small_fp8(random, c, sum - of_x);
+    } else {
+        c->plan.weight = new_small(random, sum - of_x, (size_t)c->plan.n_outputs * c->plan.n_inputs);
+    }
+    pack(c);
+    c->output_bytes = (size_t)c->plan.n_rows * c->plan.n_outputs * sizeof(float);
+    c->want = new_array(c->output_bytes);
+    make_reference(c);
+}
+
 static void test_small_products(void **unused)
 {
     (void)unused;
-    for (test_seed = 1; test_seed <= 400; test_seed++) {
+    for (test_seed = 1; test_seed <= 600; test_seed++) {
         random_stream random = random_open(test_seed, 2);
         projection_case c;
-        memset(&c, 0, sizeof c);
-        c.plan.n_rows = random_between(&random, 1, 10);
-        c.plan.n_groups = 1;
-        c.plan.n_inputs = 16 * random_between(&random, 1, 70);
-        c.plan.n_outputs = random_between(&random, 1, 70);
-        c.plan.format = DSR_WEIGHT_BF16;
-        c.plan.output_is_f32 = 1;
-        c.plan.output_scale = 1.0f;
-        const uint32_t sum = random_between(&random, 136, 143), end = random_below(&random, 2);
-        const uint32_t all_of_x[] = {random_between(&random, 0, sum), end, sum - end};
-        const uint32_t of_x = all_of_x[random_below(&random, 3)];
-        const size_t n_x = (size_t)c.plan.n_rows * c.plan.n_inputs, n_w = (size_t)c.plan.n_outputs * c.plan.n_inputs;
-        uint16_t *const x = new_small(&random, of_x, n_x);
-        if (random_one_in(&random, 2)) {
-            x[random_below(&random, (uint32_t)n_x)] = (uint16_t)random_below(&random, 0x80); /* one subnormal */
-        }
-        c.plan.input = x;
-        c.plan.weight = new_small(&random, sum - of_x, n_w);
-        pack(&c);
-        c.output_bytes = (size_t)c.plan.n_rows * c.plan.n_outputs * sizeof(float);
-        c.want = new_array(c.output_bytes);
-        make_reference(&c);
+        draw_small_case(&random, &c);
         compare_case(&random, &c);
         drop_arrays();
     }

@@ -264,37 +264,52 @@ static void check_closed(const bit_case *c, uint32_t r, const bit_results *resul
     }
 }
 
-/* A projection is off by at most 2^-16 of its scale times the sum of |x w|, and by what counts as zero; a BF16 output
- * by 2^-8 of itself more. Where the sum nearly overflows, an output may be zero. */
+static double e4m3_value(uint8_t code)
+{
+    static const uint16_t one = 0x3f80;
+    static const float scale = 1.0f;
+    return (double)ref_projection_fp8(&one, &code, &scale, 1);
+}
+
+/* Weight i of an output, counted over all groups; FP8: the value times its scale. */
+static double weight_value(const bit_case *c, size_t output, uint32_t i)
+{
+    const size_t at = output * c->n_inputs + i;
+    const size_t scale = output / 128 * ((c->n_inputs + 127) / 128) + i / 128;
+    if (c->weight_format == DSR_WEIGHT_BF16 || c->weight_format == DSR_WEIGHT_BF16_PACKED) {
+        return bf16_value(bit_bf16(&c->shared[0])[at]);
+    }
+    return e4m3_value(((const uint8_t *)c->shared[0].data)[at]) *
+           (c->shared[1].dtype == DSR_DTYPE_F32 ? (double)bit_f32(&c->shared[1])[scale]
+                                                : ldexp(1.0, ((const uint8_t *)c->shared[1].data)[scale] - 127));
+}
+
+/* A projection is off by at most 2^-16 of its scale times the sum of |x w|, 2^-14 with FP8 weights, and by what counts
+ * as zero; a BF16 output by 2^-8 of itself more. Where the sum nearly overflows, an output may be zero. */
 static void check_projection(const bit_case *c, uint32_t r, const bit_results *results)
 {
-    const uint16_t *w = bit_bf16(&c->shared[0]);
-    const double output_scale = c->scale != 0.0f ? fabs((double)c->scale) : 1.0;
-    for (size_t o = 0; o < (size_t)c->n_groups * c->n_outputs; o++, w += c->n_inputs) {
+    const int is_f32 = c->output_dtype == DSR_DTYPE_F32, is_fp8 = c->shared[0].dtype == DSR_DTYPE_U8;
+    const double output_scale = c->scale != 0.0f ? (double)c->scale : 1.0;
+    const bit_array *output = &results->outputs[r][0];
+    for (size_t o = 0; o < (size_t)c->n_groups * c->n_outputs; o++) {
         const uint16_t *x = bit_bf16(&c->rows[r].inputs[0]) + o / c->n_outputs * c->n_inputs;
-        const bit_array *output = &results->outputs[r][0];
-        const int is_f32 = c->output_dtype == DSR_DTYPE_F32;
         const double got = is_f32 ? (double)bit_f32(output)[o] : bf16_value(bit_bf16(output)[o]);
-        double flushed, want = 0;
-        const double most = absolute_dot(x, w, (int)c->n_inputs, &flushed);
+        double want = 0, most = 0, flushed = c->n_inputs * 0x1p-126;
         for (uint32_t i = 0; i < c->n_inputs; i++) {
-            want += bf16_value(x[i]) * bf16_value(w[i]);
+            const double a = bf16_value(x[i]), b = weight_value(c, o, i);
+            want += a * b;
+            most += fabs(a * b);
+            flushed += fabs(a) < 0x1p-126 || fabs(b) < 0x1p-126 ? fabs(a * b) : 0;
         }
-        want *= c->scale != 0.0f ? (double)c->scale : 1.0;
         assert_true(isfinite(got));
         if (!isfinite(most)) {
             assert_true(got == 0);
-        } else if (got != 0 || fmax(most, most * output_scale) < 0.5 * (double)FLT_MAX) {
-            check_error(c, r, "output", got, want,
-                        output_scale * (most * 0x1p-16 + flushed + c->n_inputs * 0x1p-126) +
-                            (is_f32 ? 0 : fabs(want) * 0x1p-8) + 0x1p-126);
+        } else if (got != 0 || fmax(most, most * fabs(output_scale)) < 0.5 * (double)FLT_MAX) {
+            const double allowed = fabs(output_scale) * (most * (is_fp8 ? 0x1p-14 : 0x1p-16) + flushed);
+            check_error(c, r, "output", got, want * output_scale,
+                        allowed + (is_f32 ? 0 : fabs(want * output_scale) * 0x1p-8) + 0x1p-126);
         }
     }
-}
-
-static int has_bf16_weights(const bit_case *c)
-{
-    return c->weight_format == DSR_WEIGHT_BF16 || c->weight_format == DSR_WEIGHT_BF16_PACKED;
 }
 
 static void check_values(const bit_case *c, uint32_t r, const bit_results *results)
@@ -303,9 +318,7 @@ static void check_values(const bit_case *c, uint32_t r, const bit_results *resul
         check_scores(c, r, results);
         check_lists(c, r, results);
     } else if (strcmp(bit_op_name(c->op), "projection") == 0) {
-        if (has_bf16_weights(c)) {
-            check_projection(c, r, results);
-        }
+        check_projection(c, r, results);
     } else {
         check_outputs(c, r, results);
         check_closed(c, r, results);

@@ -263,73 +263,122 @@ static void attention_on_tiles(void **state)
 
 /* ---- projections -------------------------------------------------------------------------------------------- */
 
-static float model_output(const uint16_t *x, const uint16_t *w, uint32_t n, float scale)
+/* Sum of n products of x and w, 32 at a time. */
+static float sum_of_steps(const uint16_t *x, const uint16_t *w, uint32_t n)
 {
     static const uint16_t zero = 0;
-    float total = 0.0f;
-    for (uint32_t first = 0; first < n; first += DSRI_SEGMENT_INPUTS) {
-        const uint32_t end = n - first < DSRI_SEGMENT_INPUTS ? n : first + DSRI_SEGMENT_INPUTS;
-        float sum = 0.0f;
-        for (uint32_t i = first; i < end; i += 32) {
-            uint16_t step_x[32] = {0};
-            const uint16_t *step_w[32];
-            for (uint32_t j = 0; j < 32; j++) {
-                step_x[j] = i + j < end ? x[i + j] : 0;
-                step_w[j] = i + j < end ? w + i + j : &zero;
-            }
-            sum = add_step(sum, step_x, step_w, 0);
+    float sum = 0.0f;
+    for (uint32_t i = 0; i < n; i += 32) {
+        uint16_t step_x[32] = {0};
+        const uint16_t *step_w[32];
+        for (uint32_t j = 0; j < 32; j++) {
+            step_x[j] = i + j < n ? x[i + j] : 0;
+            step_w[j] = i + j < n ? w + i + j : &zero;
         }
-        total += sum;
+        sum = add_step(sum, step_x, step_w, 0);
+    }
+    return sum;
+}
+
+/* w: BF16 weights, or the values of FP8 weights, which have scales. */
+static float model_output(const uint16_t *x, const uint16_t *w, const float *scales, uint32_t n, float scale)
+{
+    const uint32_t part = scales ? DSRI_FP8_BLOCK : DSRI_SEGMENT_INPUTS;
+    float total = 0.0f;
+    for (uint32_t i = 0; i < n; i += part) {
+        total = fmaf(sum_of_steps(x + i, w + i, n - i < part ? n - i : part), scales ? scales[i / part] : 1.0f, total);
     }
     total *= scale;
     return isfinite(total) ? total : 0.0f;
 }
 
-/* [panel][word][output of the panel], zeros where there is no output. */
-static const uint32_t *pack_weights(const dsri_projection_plan *plan, const uint16_t *w)
+static uint16_t e4m3_value(uint8_t code)
 {
-    const size_t panel_words = (size_t)dsri_bf16_panel_words(plan->n_inputs);
-    const size_t n_bytes = plan->n_groups * (size_t)dsri_panels(plan->n_outputs) * panel_words * sizeof(uint32_t);
-    uint32_t *packed = new_array(n_bytes);
-    memset(packed, 0, n_bytes);
-    for (uint32_t g = 0; g < plan->n_groups; g++) {
-        for (uint32_t o = 0; o < plan->n_outputs; o++, w += plan->n_inputs) {
-            const size_t panel = g * (size_t)dsri_panels(plan->n_outputs) + o / DSRI_PANEL_OUTPUTS;
-            for (uint32_t k = 0; k < plan->n_inputs; k += 2) {
-                packed[panel * panel_words + k / 2 * DSRI_PANEL_OUTPUTS + o % DSRI_PANEL_OUTPUTS] =
-                    w[k] | (uint32_t)w[k + 1] << 16;
-            }
-        }
+    static const uint16_t one = 0x3f80;
+    static const float scale = 1.0f;
+    return bf16_from_f32_exact(ref_projection_fp8(&one, &code, &scale, 1));
+}
+
+typedef struct weights {
+    dsr_projection_weights all;
+    const uint16_t *values; /* [output][input], without scales */
+    float *scales;          /* FP8 */
+} weights;
+
+static void draw_weights(random_stream *random, const dsri_projection_plan *plan, weights *w)
+{
+    const size_t n_outputs = (size_t)plan->n_groups * plan->n_outputs, n = n_outputs * plan->n_inputs;
+    const size_t n_scales = (n_outputs + 127) / 128 * ((plan->n_inputs + 127) / 128);
+    memset(w, 0, sizeof *w);
+    w->all = (dsr_projection_weights){.struct_size = sizeof w->all,
+                                      .n_groups = plan->n_groups,
+                                      .n_inputs = plan->n_inputs,
+                                      .n_outputs = plan->n_outputs,
+                                      .scales_dtype = DSR_DTYPE_F32};
+    if (plan->format == DSR_WEIGHT_BF16_PACKED) {
+        w->all.format = DSR_WEIGHT_BF16;
+        w->values = w->all.data = new_bf16(random, any_pattern(random), 0x1p-4f, n);
+        return;
     }
+    uint8_t *codes = new_array(n);
+    uint16_t *values = new_array(n * sizeof *values);
+    for (size_t i = 0; i < n; i++) {
+        codes[i] = (uint8_t)(random_below(random, 2) << 7 | random_below(random, 0x7f));
+        values[i] = e4m3_value(codes[i]);
+    }
+    w->all.format = DSR_WEIGHT_FP8;
+    w->all.data = codes;
+    w->values = values;
+    w->all.scales = w->scales = new_f32(random, any_pattern(random), 0x1p-7f, n_scales);
+}
+
+static const void *pack_weights(const weights *w)
+{
+    dsr_context *context;
+    uint64_t n_bytes;
+    assert_int_equal(dsr_context_create(NULL, &context), DSR_OK);
+    assert_int_equal(dsr_projection_packed_bytes(context, &w->all, &n_bytes), DSR_OK);
+    void *packed = new_array(n_bytes);
+    assert_int_equal(dsr_projection_pack(context, &w->all, packed, n_bytes), DSR_OK);
+    dsr_context_destroy(context);
     return packed;
+}
+
+static void model_outputs(const dsri_projection_plan *plan, const weights *w, float *outputs)
+{
+    const size_t n = plan->n_inputs, n_outputs = (size_t)plan->n_groups * plan->n_outputs;
+    for (size_t i = 0; i < plan->n_rows * n_outputs; i++) {
+        const size_t row = i / n_outputs, o = i % n_outputs, group = o / plan->n_outputs;
+        outputs[i] = model_output(plan->input + (row * plan->n_groups + group) * n, w->values + o * n,
+                                  w->scales ? w->scales + o / 128 * ((n + 127) / 128) : NULL, plan->n_inputs,
+                                  plan->output_scale);
+    }
 }
 
 static void projections_on_tiles(void **state)
 {
-    static const uint32_t inputs[] = {16, 32, 48, 112, 512, 528, 544, 1040}, rows[] = {1, 2, 8, 15, 16, 17, 32, 33, 64};
+    static const uint32_t inputs[] = {16, 32, 48, 112, 144, 512, 528, 672, 1040};
+    static const uint32_t rows[] = {1, 2, 8, 15, 16, 17, 32, 33, 64};
     const dsri_cpu_kernel *kernel = &dsri_kernel_projection__amxemulated;
     (void)state;
-    for (test_seed = 1; test_seed <= 40; test_seed++) {
+    for (test_seed = 1; test_seed <= 60; test_seed++) {
         random_stream random = random_open(test_seed, 2);
         dsri_projection_plan plan = {.n_rows = rows[test_seed % 9],
                                      .n_groups = random_between(&random, 1, 2),
-                                     .n_inputs = inputs[random_below(&random, 8)],
+                                     .n_inputs = inputs[random_below(&random, 9)],
                                      .n_outputs = random_between(&random, 1, 70),
-                                     .format = DSR_WEIGHT_BF16_PACKED,
+                                     .format =
+                                         random_one_in(&random, 2) ? DSR_WEIGHT_BF16_PACKED : DSR_WEIGHT_FP8_PACKED,
                                      .output_is_f32 = 1,
                                      .output_scale = random_one_in(&random, 2) ? 1.0f : 0.3f};
-        const size_t n = plan.n_inputs, n_outputs = (size_t)plan.n_groups * plan.n_outputs;
-        const size_t output_bytes = plan.n_rows * n_outputs * sizeof(float);
-        const uint16_t *w = new_bf16(&random, any_pattern(&random), 0x1p-4f, n_outputs * n);
+        const size_t n_vectors = (size_t)plan.n_rows * plan.n_groups, output_bytes = n_vectors * plan.n_outputs * 4;
+        weights w;
+        draw_weights(&random, &plan, &w);
         float *want = new_array(output_bytes);
-        plan.input = new_bf16(&random, any_pattern(&random), 1.0f, (size_t)plan.n_rows * plan.n_groups * n);
-        plan.weight = pack_weights(&plan, w);
+        plan.input = new_bf16(&random, any_pattern(&random), 1.0f, n_vectors * plan.n_inputs);
+        plan.weight = pack_weights(&w);
         plan.output = new_array(output_bytes);
-        for (size_t i = 0; i < plan.n_rows * n_outputs; i++) {
-            const size_t r = i / n_outputs, o = i % n_outputs, g = o / plan.n_outputs;
-            want[i] =
-                model_output(plan.input + (r * plan.n_groups + g) * n, w + o * n, plan.n_inputs, plan.output_scale);
-        }
+        model_outputs(&plan, &w, want);
         assert_true(kernel->accepts(&plan));
         run_kernel(kernel, &plan, &random);
         assert_bits(kernel, "output", DSR_DTYPE_F32, plan.output, want, output_bytes);

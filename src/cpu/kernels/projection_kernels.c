@@ -103,13 +103,6 @@ INLINE void bf16_tile(uint32_t rows, uint32_t vectors, const uint32_t *words, co
     finish_tile(&t, rows, vectors, totals);
 }
 
-/* The E4M3 codes in the upper bytes of the upper or lower halves, which have been shifted down by four with their
- * signs, as F32 times 2^-120: the exponent of a code has the bias 7, an F32's 127. Subnormals come out right too. */
-INLINE vf e4m3_small(vi halves, int upper)
-{
-    return vf_from_bits(vi_and(upper ? halves : vi_shl(halves, 16), vi_set1(0x87f00000u)));
-}
-
 /* Scales of less than 2^7, so that they can carry the 2^120 of e4m3_small. */
 INLINE void fp8_tile(uint32_t rows, uint32_t vectors, const uint32_t *words, const float *x, uint32_t n, float *totals)
 {

@@ -30,7 +30,7 @@ typedef struct task_panels {
 
 static inline uint32_t panels_per_task(const dsri_projection_plan *plan)
 {
-    const uint64_t n = dsri_panels(plan->n_outputs) / 32;
+    const uint64_t n = plan->n_groups * dsri_panels(plan->n_outputs) / 32;
     return n < 1 ? 1 : n < MAX_PANELS_PER_TASK ? (uint32_t)n : MAX_PANELS_PER_TASK;
 }
 
@@ -74,6 +74,13 @@ static inline void prefetch_panel(const uint32_t *words)
     for (uint32_t i = 0; i < PANEL; i += LINE_WORDS) {
         vec_prefetch(words + i + PREFETCH_WORDS);
     }
+}
+
+/* The E4M3 codes in the upper bytes of the upper or lower halves, which have been shifted down by four with their
+ * signs, as F32 times 2^-120: the exponent of a code has the bias 7, an F32's 127. Subnormals come out right too. */
+static inline vf e4m3_small(vi halves, int upper)
+{
+    return vf_from_bits(vi_and(upper ? halves : vi_shl(halves, 16), vi_set1(0x87f00000u)));
 }
 
 /* Scales, rounds where the output is BF16; 0 where it is not finite. */

@@ -58,51 +58,154 @@ static inline uint32_t pack_words(const uint16_t *inputs, uint32_t n, uint32_t *
     return x_class;
 }
 
-/* The least magnitude that weights may have beside inputs of that class. Biased exponents of products that are as
- * large as they must be add up to 127 + 127 + 7 + 7 - 126; no operand may be subnormal. */
-static inline uint32_t least_weight(uint32_t x_class)
+/* The least biased exponent that weights may have beside inputs of that class: neither operand is subnormal, and the
+ * exponents of two units in the last place, 7 below those of the numbers, add up to -126. 256 and more: none may. */
+static inline uint32_t least_exponent(uint32_t x_class)
 {
-    const uint32_t x_exponent = (x_class + 1) / MAGNITUDES_PER_EXPONENT, sum = 142;
-    const uint32_t exponent = x_exponent + 1 < sum ? sum - x_exponent : 1;
-    return x_exponent == 0 ? X_CLASS_OF_NOTHING : exponent * MAGNITUDES_PER_EXPONENT - 1;
+    enum { SUM = 127 + 127 + 7 + 7 - 126 };
+    const uint32_t x_exponent = (x_class + 1) / MAGNITUDES_PER_EXPONENT;
+    return x_exponent == 0 ? 256 : x_exponent < SUM ? SUM - x_exponent : 1;
 }
 
-/* `rows` rows, a constant; returns 0, having done nothing, if a weight is too small. */
-static inline __attribute__((always_inline)) int add_tile(uint32_t rows, const segment *s, uint32_t first_row)
+/* ---- weights of a panel, in two vectors: pairs with their halves exchanged --------------------------------------- */
+
+/* Word i of a segment's BF16 weights; their magnitudes join *least. */
+static inline void load_bf16(const uint32_t *words, vi pairs[2], vi *least)
 {
-    const uint32_t *words = s->words, *x = s->x + first_row * X_STRIDE;
-    float *total = s->totals + first_row * PANEL;
-    vf chains[TILE_ROWS][2];
-    vi least = _mm512_set1_epi16(-1);
-    VEC_UNROLL
-    for (uint32_t r = 0; r < rows; r++) {
-        chains[r][0] = chains[r][1] = vf_zero();
+    for (uint32_t v = 0; v < 2; v++) {
+        const vi w = vi_load(words + v * VF_LANES);
+        *least = least_magnitudes(*least, w);
+        pairs[v] = exchange_halves(w);
     }
-    for (uint32_t i = 0; i < s->n_words; i++, words += PANEL, x++) {
-        const vi first = vi_load(words), second = vi_load(words + VF_LANES);
-        prefetch_panel(words);
-        least = least_magnitudes(least_magnitudes(least, first), second);
-        const vi w[2] = {exchange_halves(first), exchange_halves(second)};
+}
+
+static inline int are_bf16_usable(vi least, uint32_t exponent)
+{
+    const uint32_t magnitude = exponent < 256 ? exponent * MAGNITUDES_PER_EXPONENT - 1 : 0xffff;
+    return _mm512_cmplt_epu16_mask(least, _mm512_set1_epi16((short)magnitude)) == 0;
+}
+
+/* Scales of a block times 2^120, which e4m3_small leaves out. */
+static inline void load_scales(const uint32_t *words, vf scales[2])
+{
+    for (uint32_t v = 0; v < 2; v++) {
+        scales[v] = vf_mul(vf_from_bits(vi_load(words + v * VF_LANES)), vf_set1(0x1p120f));
+    }
+}
+
+/* A word of FP8 weights: pairs of the first two inputs, then of the others. Weights must be exact as BF16. */
+static inline void load_fp8(const uint32_t *words, const vf scales[2], vi first[2], vi second[2])
+{
+    for (uint32_t v = 0; v < 2; v++) {
+        const vi codes = vi_load(words + v * VF_LANES);
+        const vi odd = vi_sar_halves(codes, 4), even = vi_sar_halves(vi_shl(codes, 8), 4);
+        vi w[4];
         VEC_UNROLL
-        for (uint32_t r = 0; r < rows; r++) {
-            const vi pair = vi_set1(x[r * X_STRIDE]);
-            chains[r][0] = dot_step(chains[r][0], pair, w[0]);
-            chains[r][1] = dot_step(chains[r][1], pair, w[1]);
+        for (int place = 0; place < 4; place++) {
+            w[place] = vf_bits(vf_mul(e4m3_small(place % 2 ? odd : even, place >= 2), scales[v]));
+        }
+        first[v] = vi_or(w[0], vi_shr(w[1], 16));
+        second[v] = vi_or(w[2], vi_shr(w[3], 16));
+    }
+}
+
+/* Whether all weights of a segment are exact as BF16 (four bits of a scale beside four of a code), 2^120 times a scale
+ * is finite, and the least weight, 2^-9 times a scale, has at least the exponent. */
+static int are_fp8_usable(const segment *s, uint32_t exponent)
+{
+    const vi lower_bits = vi_set1(0x000fffffu), least = vi_set1((exponent + 9) << 23), end = vi_set1(134u << 23);
+    const uint32_t *words = s->words;
+    __mmask16 bad = 0;
+    for (uint32_t i = 0; i < s->n_words; i += BLOCK_X_WORDS, words += (1 + BLOCK_CODE_WORDS) * PANEL) {
+        for (uint32_t v = 0; v < 2; v++) {
+            const vi scale = vi_and(vi_load(words + v * VF_LANES), vi_set1(0x7fffffffu));
+            const __mmask16 outside = _mm512_cmplt_epu32_mask(scale, least) | _mm512_cmpge_epu32_mask(scale, end) |
+                                      _mm512_test_epi32_mask(scale, lower_bits);
+            bad |= outside & _mm512_test_epi32_mask(scale, scale);
         }
     }
-    if (_mm512_cmplt_epu16_mask(least, _mm512_set1_epi16((short)least_weight(s->x_class))) != 0) {
-        return 0;
+    return exponent < 256 && bad == 0;
+}
+
+/* ---- tiles: `rows` rows, a constant, times a panel ----------------------------------------------------------------
+ */
+
+typedef struct tile {
+    vf chains[TILE_ROWS][2];
+} tile;
+
+static inline __attribute__((always_inline)) void clear_tile(tile *t, uint32_t rows)
+{
+    VEC_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        t->chains[r][0] = t->chains[r][1] = vf_zero();
     }
+}
+
+static inline __attribute__((always_inline)) void step_tile(tile *t, uint32_t rows, const uint32_t *x, const vi w[2])
+{
+    VEC_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        const vi pair = vi_set1(x[r * X_STRIDE]);
+        t->chains[r][0] = dot_step(t->chains[r][0], pair, w[0]);
+        t->chains[r][1] = dot_step(t->chains[r][1], pair, w[1]);
+    }
+}
+
+static inline __attribute__((always_inline)) void finish_tile(const tile *t, uint32_t rows, float *total)
+{
     VEC_UNROLL
     for (uint32_t r = 0; r < rows; r++, total += PANEL) {
-        vf_store(total, vf_add(vf_load(total), chains[r][0]));
-        vf_store(total + VF_LANES, vf_add(vf_load(total + VF_LANES), chains[r][1]));
+        vf_store(total, vf_add(vf_load(total), t->chains[r][0]));
+        vf_store(total + VF_LANES, vf_add(vf_load(total + VF_LANES), t->chains[r][1]));
     }
+}
+
+/* Returns 0, having done nothing, if a weight is too small. */
+static inline __attribute__((always_inline)) int add_bf16_tile(uint32_t rows, const segment *s, uint32_t first_row)
+{
+    const uint32_t *words = s->words, *x = s->x + first_row * X_STRIDE;
+    vi least = _mm512_set1_epi16(-1);
+    tile t;
+    clear_tile(&t, rows);
+    for (uint32_t i = 0; i < s->n_words; i++, words += PANEL) {
+        vi w[2];
+        prefetch_panel(words);
+        load_bf16(words, w, &least);
+        step_tile(&t, rows, x + i, w);
+    }
+    if (!are_bf16_usable(least, least_exponent(s->x_class))) {
+        return 0;
+    }
+    finish_tile(&t, rows, s->totals + first_row * PANEL);
     return 1;
 }
 
-/* The same chains by F32 operations, for one row. */
-static __attribute__((noinline)) void add_f32_row(const segment *s, uint32_t row)
+static inline __attribute__((always_inline)) int add_fp8_tile(uint32_t rows, const segment *s, uint32_t first_row)
+{
+    const uint32_t *words = s->words, *x = s->x + first_row * X_STRIDE;
+    tile t;
+    clear_tile(&t, rows);
+    for (uint32_t i = 0; i < s->n_words; i += BLOCK_X_WORDS) {
+        vf scales[2];
+        load_scales(words, scales);
+        words += PANEL;
+        for (uint32_t end = i + block_words(s, i), k = i; k < end; k += 2, words += PANEL) {
+            vi first[2], second[2];
+            prefetch_panel(words);
+            load_fp8(words, scales, first, second);
+            step_tile(&t, rows, x + k, first);
+            step_tile(&t, rows, x + k + 1, second);
+        }
+    }
+    finish_tile(&t, rows, s->totals + first_row * PANEL);
+    return 1;
+}
+
+/* ---- the same chains by F32 operations, for one row ---------------------------------------------------------------
+ */
+
+static void add_f32_row(const segment *s, uint32_t row)
 {
     const uint32_t *words = s->words, *x = s->x + row * X_STRIDE;
     float *total = s->totals + row * PANEL;
@@ -121,37 +224,63 @@ static __attribute__((noinline)) void add_f32_row(const segment *s, uint32_t row
     }
 }
 
-static inline int add_rows(const segment *s, uint32_t first_row)
+static void add_f32_row_fp8(const segment *s, uint32_t row)
 {
-    switch (s->n_rows - first_row) {
-    case 1:
-        return add_tile(1, s, first_row);
-    case 2:
-        return add_tile(2, s, first_row);
-    case 3:
-        return add_tile(3, s, first_row);
-    case 4:
-        return add_tile(4, s, first_row);
-    case 5:
-        return add_tile(5, s, first_row);
-    case 6:
-        return add_tile(6, s, first_row);
-    case 7:
-        return add_tile(7, s, first_row);
-    default:
-        return add_tile(TILE_ROWS, s, first_row);
+    float *total = s->totals + row * PANEL;
+    for (uint32_t v = 0; v < 2; v++) {
+        const uint32_t *words = s->words + v * VF_LANES, *x = s->x + row * X_STRIDE;
+        vf chain = vf_zero(), scale = vf_zero();
+        for (uint32_t i = 0; i < s->n_words; i += 2, words += PANEL) {
+            if (i % BLOCK_X_WORDS == 0) {
+                scale = vf_from_bits(vi_load(words));
+                words += PANEL;
+            }
+            const vi codes = vi_load(words);
+            const vi halves[2] = {vi_sar_halves(vi_shl(codes, 8), 4), vi_sar_halves(codes, 4)};
+            for (uint32_t place = 0; place < 4; place++) {
+                const uint32_t pair = x[i + place / 2];
+                const vf activation = vf_from_bits(vi_set1(place % 2 ? pair << 16 : pair & 0xffff0000u));
+                const vf value = vf_mul(e4m3_small(halves[place % 2], place >= 2), vf_set1(0x1p120f));
+                chain = vf_fma(activation, vf_mul(value, scale), chain);
+            }
+        }
+        vf_store(total + v * VF_LANES, vf_add(vf_load(total + v * VF_LANES), chain));
     }
 }
 
-static void add_segment(const segment *s)
+/* ---- segments -----------------------------------------------------------------------------------------------------
+ */
+
+#define ADD_ROWS(add_tile, s, r)                                                                                       \
+    ((s)->n_rows - (r) == 1   ? add_tile(1, s, r)                                                                      \
+     : (s)->n_rows - (r) == 2 ? add_tile(2, s, r)                                                                      \
+     : (s)->n_rows - (r) == 3 ? add_tile(3, s, r)                                                                      \
+     : (s)->n_rows - (r) == 4 ? add_tile(4, s, r)                                                                      \
+     : (s)->n_rows - (r) == 5 ? add_tile(5, s, r)                                                                      \
+     : (s)->n_rows - (r) == 6 ? add_tile(6, s, r)                                                                      \
+     : (s)->n_rows - (r) == 7 ? add_tile(7, s, r)                                                                      \
+                              : add_tile(TILE_ROWS, s, r))
+
+static void add_bf16_segment(const segment *s)
 {
     for (uint32_t r = 0; r < s->n_rows; r += TILE_ROWS) {
-        if (add_rows(s, r)) {
+        if (ADD_ROWS(add_bf16_tile, s, r)) {
             continue;
         }
         for (uint32_t i = r; i < s->n_rows && i < r + TILE_ROWS; i++) {
             add_f32_row(s, i);
         }
+    }
+}
+
+static void add_fp8_segment(const segment *s)
+{
+    const int is_usable = are_fp8_usable(s, least_exponent(s->x_class));
+    for (uint32_t r = 0; is_usable && r < s->n_rows; r += TILE_ROWS) {
+        (void)ADD_ROWS(add_fp8_tile, s, r);
+    }
+    for (uint32_t r = 0; !is_usable && r < s->n_rows; r++) {
+        add_f32_row_fp8(s, r);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Projections of packed BF16 weights on BF16 units. Tasks are those of the other kernels; each weight that comes from
+/* Projections of packed weights on BF16 units. Tasks are those of the other kernels; each weight that comes from
  * memory serves all rows. On AVX512-BF16 the bits are the device-exact ones. */
 #include "cpu/kernels/projection_tasks.h"
 #include "cpu/kernels/row/row_kernel.h"
@@ -15,11 +15,19 @@ enum {
 typedef struct segment {
     const uint32_t *words;
     const uint32_t *x; /* row r at x + r * X_STRIDE, as pack_words left it */
-    uint32_t n_words;  /* a multiple of 8 */
+    uint32_t n_words;  /* of x, a multiple of 8 */
     uint32_t n_rows;
     uint32_t x_class; /* of pack_words, all rows together */
     float *totals;    /* row r at totals + r * PANEL */
 } segment;
+
+enum { BLOCK_X_WORDS = DSRI_FP8_BLOCK / 2, BLOCK_CODE_WORDS = DSRI_FP8_BLOCK / 4 };
+
+/* Words of x that go with the block of FP8 weights that begins at word i of it. */
+static inline uint32_t block_words(const segment *s, uint32_t i)
+{
+    return s->n_words - i < BLOCK_X_WORDS ? s->n_words - i : BLOCK_X_WORDS;
+}
 
 #if DSRI_ROW_IS_AMX
 #include "cpu/kernels/row/projection_tiles.h"
@@ -56,16 +64,22 @@ static void pack_inputs(const dsri_projection_plan *plan, uint32_t group, uint32
 static void add_inputs(const dsri_projection_plan *plan, const task_panels *panels, uint32_t i, uint32_t first,
                        uint32_t n, projection_scratch *s)
 {
+    const int is_fp8 = plan->format == DSR_WEIGHT_FP8_PACKED;
+    uint64_t (*const panel_words)(uint64_t n_inputs) = is_fp8 ? dsri_fp8_panel_words : dsri_bf16_panel_words;
     const uint32_t *panel =
-        (const uint32_t *)plan->weight + panel_of_all(plan, panels, i) * dsri_bf16_panel_words(plan->n_inputs);
+        (const uint32_t *)plan->weight + panel_of_all(plan, panels, i) * panel_words(plan->n_inputs);
     for (uint32_t k = 0; k < n; k += SEGMENT) {
-        const segment piece = {.words = panel + dsri_bf16_panel_words(first + k),
+        const segment piece = {.words = panel + panel_words(first + k),
                                .x = s->x + (size_t)(k / SEGMENT) * padded_rows(plan->n_rows) * X_STRIDE,
                                .n_words = (n - k < SEGMENT ? n - k : SEGMENT) / 2,
                                .n_rows = plan->n_rows,
                                .x_class = s->x_classes[k / SEGMENT],
                                .totals = s->totals[i]};
-        add_segment(&piece);
+        if (is_fp8) {
+            add_fp8_segment(&piece);
+        } else {
+            add_bf16_segment(&piece);
+        }
     }
 }
 
@@ -93,7 +107,7 @@ static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
 static int accepts(const void *plan)
 {
     const dsri_projection_plan *p = plan;
-    return p->format == DSR_WEIGHT_BF16_PACKED && products_are_usable();
+    return (p->format == DSR_WEIGHT_BF16_PACKED || p->format == DSR_WEIGHT_FP8_PACKED) && products_are_usable();
 }
 
 const dsri_cpu_kernel DSRI_ROW_KERNEL(projection) = {
