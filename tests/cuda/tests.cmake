@@ -12,3 +12,13 @@ target_link_libraries(fake_nvrtc PRIVATE dsrows_flags)
 target_compile_definitions(cuda_test_device_kernels PRIVATE
     FAKE_CUDA_LIBRARY="$<TARGET_FILE:fake_cuda>" FAKE_NVRTC_LIBRARY="$<TARGET_FILE:fake_nvrtc>")
 add_dependencies(cuda_test_device_kernels fake_cuda fake_nvrtc)
+# The kernels themselves on the emulator, threads in order and shuffled.
+if(TARGET emulated_cuda)
+    foreach(seed 0 1)
+        set(test_name cuda.emulated_seed_${seed})
+        dsr_add_test_case(${test_name} quick cuda dsrows_gpu_check short sparse-attention flash-attention indexer
+            compressor gather copy rope fake-quant rms-norm projection)
+        set_tests_properties(${test_name} PROPERTIES
+            ENVIRONMENT "DSR_CUDA_DRIVER=$<TARGET_FILE:emulated_cuda>;DSR_EMULATOR_SEED=${seed}")
+    endforeach()
+endif()

@@ -28,6 +28,6 @@ target_compile_definitions(emulated_cuda PRIVATE _POSIX_C_SOURCE=200809L _GNU_SO
 target_include_directories(emulated_cuda PRIVATE ${dsr_emulator_dir} ${dsr_cuda_dir} ${PROJECT_SOURCE_DIR}/src)
 # The device's rules for the bits; optimised whatever the build type, since a matrix takes minutes without.
 target_compile_options(emulated_cuda PRIVATE -O2 -g -mavx2 -mfma -ffp-contract=off -fno-math-errno -fno-strict-aliasing
-    -Wall -Wextra $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas -Wno-extra>
+    $<$<CXX_COMPILER_ID:GNU>:-mtls-dialect=gnu2> -Wall -Wextra $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas -Wno-extra>
     $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
 target_link_libraries(emulated_cuda PRIVATE Threads::Threads)
