@@ -12,50 +12,49 @@
 #include "cpu/kernels/row/indexer_dots.h"
 #endif
 
-_Static_assert(sizeof(score_scratch) <= DSRI_SCRATCH_BYTES &&
-                   TASK_KEYS % BLOCK_KEYS == 0,
-               "scratch, blocks of a task");
+_Static_assert(sizeof(score_scratch) <= DSRI_SCRATCH_BYTES && TASK_KEYS % BLOCK_KEYS == 0, "scratch, blocks of a task");
 
-static void pack_query(const query *x, uint32_t n_heads) {
-  const uint32_t width = panel_heads(n_heads);
-  for (uint32_t h = 0; h < n_heads; h += VF_LANES) {
-    pack_head_pairs(x->q + (size_t)h * DSRI_INDEX_DIM, DSRI_INDEX_DIM,
-                    DSRI_INDEX_DIM, width, query_panel(x, n_heads, h));
-  }
+static void pack_query(const query *x, uint32_t n_heads)
+{
+    const uint32_t width = panel_heads(n_heads);
+    for (uint32_t h = 0; h < n_heads; h += VF_LANES) {
+        pack_head_pairs(x->q + (size_t)h * DSRI_INDEX_DIM, DSRI_INDEX_DIM, DSRI_INDEX_DIM, width,
+                        query_panel(x, n_heads, h));
+    }
 }
 
 /* Scores of a range of keys of a query: -inf from n_causal on. */
-static void score_keys(const dsri_indexer_row_plan *row, const query *x,
-                       uint32_t n_heads, key_range keys, score_scratch *s) {
-  const uint64_t end_causal = keys.end < x->n_causal ? keys.end : x->n_causal;
-  if (keys.first < end_causal) {
-    score_seen_keys(row, x, n_heads, (key_range){keys.first, end_causal}, s);
-  }
-  for (uint64_t t = keys.first < end_causal ? end_causal : keys.first;
-       t < keys.end; t++) {
-    x->scores[t] = -INFINITY;
-  }
+static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, key_range keys,
+                       score_scratch *s)
+{
+    const uint64_t end_causal = keys.end < x->n_causal ? keys.end : x->n_causal;
+    if (keys.first < end_causal) {
+        score_seen_keys(row, x, n_heads, (key_range){keys.first, end_causal}, s);
+    }
+    for (uint64_t t = keys.first < end_causal ? end_causal : keys.first; t < keys.end; t++) {
+        x->scores[t] = -INFINITY;
+    }
 }
 
-static void run(const void *plan, uint32_t phase, uint32_t task,
-                void *scratch) {
-  const dsri_indexer_plan *p = plan;
-  const indexer_task t = find_task(p, phase, task);
-  const query x = query_of(p, t.row, t.index);
+static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
+{
+    const dsri_indexer_plan *p = plan;
+    const indexer_task t = find_task(p, phase, task);
+    const query x = query_of(p, t.row, t.index);
 
-  if (phase == PHASE_PACK) {
-    pack_query(&x, p->n_heads);
-  } else if (phase == PHASE_SCORE) {
+    if (phase == PHASE_PACK) {
+        pack_query(&x, p->n_heads);
+    } else if (phase == PHASE_SCORE) {
 #if DSRI_ROW_IS_AMX
-    tiles_open();
-    score_keys(t.row, &x, p->n_heads, task_keys(&t), scratch);
-    tiles_close();
+        tiles_open();
+        score_keys(t.row, &x, p->n_heads, task_keys(&t), scratch);
+        tiles_close();
 #else
-    score_keys(t.row, &x, p->n_heads, task_keys(&t), scratch);
+        score_keys(t.row, &x, p->n_heads, task_keys(&t), scratch);
 #endif
-  } else {
-    select_keys(p, &t, &x, scratch);
-  }
+    } else {
+        select_keys(p, &t, &x, scratch);
+    }
 }
 
 const dsri_cpu_kernel DSRI_ROW_KERNEL(indexer) = {
@@ -63,8 +62,7 @@ const dsri_cpu_kernel DSRI_ROW_KERNEL(indexer) = {
     .isa = DSR_ISA_AVX512,
     .exactness = DSR_EXACT_ROW,
     .n_phases = N_PHASES,
-    .phase_names = {DSRI_ROW_KERNEL_NAME("indexer_pack_bf16"),
-                    DSRI_ROW_KERNEL_NAME("indexer_scores_bf16"),
+    .phase_names = {DSRI_ROW_KERNEL_NAME("indexer_pack_bf16"), DSRI_ROW_KERNEL_NAME("indexer_scores_bf16"),
                     DSRI_ROW_KERNEL_NAME("indexer_top_k_f32")},
     .n_tasks = n_tasks,
     .run = run,

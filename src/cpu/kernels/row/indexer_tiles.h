@@ -9,164 +9,158 @@
 #include "cpu/kernels/row/tiles.h"
 
 enum {
-  STEP_KEYS = 32,
-  STEP_HEADS = 32,
-  BLOCK_KEYS = STEP_KEYS,
-  STEP_FEATURES = 32,
-  KEY_BYTES = DSRI_INDEX_DIM * sizeof(uint16_t),
-  KEYS_AHEAD = 128 /* 32 KiB */
+    STEP_KEYS = 32,
+    STEP_HEADS = 32,
+    BLOCK_KEYS = STEP_KEYS,
+    STEP_FEATURES = 32,
+    KEY_BYTES = DSRI_INDEX_DIM * sizeof(uint16_t),
+    KEYS_AHEAD = 128 /* 32 KiB */
 };
 
 typedef struct score_scratch {
-  float dots[2][STEP_KEYS * STEP_HEADS]; /* [key][head], of this step and of the
-                                            one before */
-  float sums[STEP_KEYS * VF_LANES];
-  uint16_t keys[STEP_KEYS * DSRI_INDEX_DIM]; /* those that are not taken from
-                                                where they lie */
+    float dots[2][STEP_KEYS * STEP_HEADS]; /* [key][head], of this step and of the
+                                              one before */
+    float sums[STEP_KEYS * VF_LANES];
+    uint16_t keys[STEP_KEYS * DSRI_INDEX_DIM]; /* those that are not taken from
+                                                  where they lie */
 } score_scratch;
 
 /* Dots on their way into the sums of their keys. */
 typedef struct weighing {
-  const float *dots;
-  const float *weights; /* [STEP_HEADS] */
-  const float *from;    /* [STEP_KEYS][VF_LANES]: sums of the heads before */
-  float *to;
+    const float *dots;
+    const float *weights; /* [STEP_HEADS] */
+    const float *from;    /* [STEP_KEYS][VF_LANES]: sums of the heads before */
+    float *to;
 } weighing;
 
-static inline void weigh_key(weighing w, uint32_t key) {
-  const float *dots = w.dots + key * STEP_HEADS;
-  vf sum = vf_load(w.from + key * VF_LANES);
-  sum = vf_fma(vf_relu(vf_load(dots)), vf_load(w.weights), sum);
-  sum = vf_fma(vf_relu(vf_load(dots + VF_LANES)), vf_load(w.weights + VF_LANES),
-               sum);
-  vf_store(w.to + key * VF_LANES, sum);
+static inline void weigh_key(weighing w, uint32_t key)
+{
+    const float *dots = w.dots + key * STEP_HEADS;
+    vf sum = vf_load(w.from + key * VF_LANES);
+    sum = vf_fma(vf_relu(vf_load(dots)), vf_load(w.weights), sum);
+    sum = vf_fma(vf_relu(vf_load(dots + VF_LANES)), vf_load(w.weights + VF_LANES), sum);
+    vf_store(w.to + key * VF_LANES, sum);
 }
 
 /* Operands of a step. */
 typedef struct score_step {
-  const uint8_t *keys;
-  size_t key_bytes; /* from key to key */
-  const uint32_t *panel;
-  size_t panel_bytes;   /* from a pair of features to the next */
-  const uint8_t *ahead; /* the first of 16 keys to prefetch */
-  float *dots;
+    const uint8_t *keys;
+    size_t key_bytes; /* from key to key */
+    const uint32_t *panel;
+    size_t panel_bytes;   /* from a pair of features to the next */
+    const uint8_t *ahead; /* the first of 16 keys to prefetch */
+    float *dots;
 } score_step;
 
 /* What goes with product number i of a step: two keys of the step before to
  * weigh, one key to prefetch. */
-static inline __attribute__((always_inline)) void
-beside_product(uint32_t i, const score_step *s, int weighs, weighing before) {
-  if (weighs) {
-    weigh_key(before, 2 * i);
-    weigh_key(before, 2 * i + 1);
-  }
-  VEC_UNROLL
-  for (size_t line = 0; line < KEY_BYTES; line += 64) {
-    prefetch_to_l2(s->ahead + i * s->key_bytes + line);
-  }
+static inline __attribute__((always_inline)) void beside_product(uint32_t i, const score_step *s, int weighs,
+                                                                 weighing before)
+{
+    if (weighs) {
+        weigh_key(before, 2 * i);
+        weigh_key(before, 2 * i + 1);
+    }
+    VEC_UNROLL
+    for (size_t line = 0; line < KEY_BYTES; line += 64) {
+        prefetch_to_l2(s->ahead + i * s->key_bytes + line);
+    }
 }
 
-static inline __attribute__((always_inline)) void
-multiply_step(score_step s, int weighs, weighing before) {
-  enum { DOTS_BYTES = STEP_HEADS * sizeof(float) };
-  tile_zero(0);
-  tile_zero(1);
-  tile_zero(2);
-  tile_zero(3);
-  VEC_UNROLL
-  for (uint32_t i = 0; i < DSRI_INDEX_DIM / STEP_FEATURES; i++) {
-    const uint8_t *keys = s.keys + i * TILE_ROW_BYTES;
-    const uint32_t *panel =
-        s.panel + i * TILE_ROWS * s.panel_bytes / sizeof *panel;
-    tile_load(4, keys, s.key_bytes);
-    tile_load(6, panel, s.panel_bytes);
-    tile_dots(0, 4, 6);
-    beside_product(4 * i, &s, weighs, before);
-    tile_load(7, panel + VF_LANES, s.panel_bytes);
-    tile_dots(1, 4, 7);
-    beside_product(4 * i + 1, &s, weighs, before);
-    tile_load(5, keys + TILE_ROWS * s.key_bytes, s.key_bytes);
-    tile_dots(2, 5, 6);
-    beside_product(4 * i + 2, &s, weighs, before);
-    tile_dots(3, 5, 7);
-    beside_product(4 * i + 3, &s, weighs, before);
-  }
-  tile_store(0, s.dots, DOTS_BYTES);
-  tile_store(1, s.dots + VF_LANES, DOTS_BYTES);
-  tile_store(2, s.dots + TILE_ROWS * STEP_HEADS, DOTS_BYTES);
-  tile_store(3, s.dots + TILE_ROWS * STEP_HEADS + VF_LANES, DOTS_BYTES);
+static inline __attribute__((always_inline)) void multiply_step(score_step s, int weighs, weighing before)
+{
+    enum { DOTS_BYTES = STEP_HEADS * sizeof(float) };
+    tile_zero(0);
+    tile_zero(1);
+    tile_zero(2);
+    tile_zero(3);
+    VEC_UNROLL
+    for (uint32_t i = 0; i < DSRI_INDEX_DIM / STEP_FEATURES; i++) {
+        const uint8_t *keys = s.keys + i * TILE_ROW_BYTES;
+        const uint32_t *panel = s.panel + i * TILE_ROWS * s.panel_bytes / sizeof *panel;
+        tile_load(4, keys, s.key_bytes);
+        tile_load(6, panel, s.panel_bytes);
+        tile_dots(0, 4, 6);
+        beside_product(4 * i, &s, weighs, before);
+        tile_load(7, panel + VF_LANES, s.panel_bytes);
+        tile_dots(1, 4, 7);
+        beside_product(4 * i + 1, &s, weighs, before);
+        tile_load(5, keys + TILE_ROWS * s.key_bytes, s.key_bytes);
+        tile_dots(2, 5, 6);
+        beside_product(4 * i + 2, &s, weighs, before);
+        tile_dots(3, 5, 7);
+        beside_product(4 * i + 3, &s, weighs, before);
+    }
+    tile_store(0, s.dots, DOTS_BYTES);
+    tile_store(1, s.dots + VF_LANES, DOTS_BYTES);
+    tile_store(2, s.dots + TILE_ROWS * STEP_HEADS, DOTS_BYTES);
+    tile_store(3, s.dots + TILE_ROWS * STEP_HEADS + VF_LANES, DOTS_BYTES);
 }
 
-static __attribute__((noinline)) void multiply_first_step(const score_step *s) {
-  multiply_step(*s, 0, (weighing){NULL, NULL, NULL, NULL});
+static __attribute__((noinline)) void multiply_first_step(const score_step *s)
+{
+    multiply_step(*s, 0, (weighing){NULL, NULL, NULL, NULL});
 }
 
-static __attribute__((noinline)) void
-multiply_next_step(const score_step *s, const weighing *before) {
-  multiply_step(*s, 1, *before);
+static __attribute__((noinline)) void multiply_next_step(const score_step *s, const weighing *before)
+{
+    multiply_step(*s, 1, *before);
 }
 
 /* STEP_KEYS keys, or the last ones of a range. */
 typedef struct key_block {
-  const uint8_t *keys;
-  size_t key_bytes;
-  const uint8_t *ahead; /* STEP_KEYS keys to prefetch */
-  uint64_t first;
-  uint32_t n;
+    const uint8_t *keys;
+    size_t key_bytes;
+    const uint8_t *ahead; /* STEP_KEYS keys to prefetch */
+    uint64_t first;
+    uint32_t n;
 } key_block;
 
-static inline key_block find_block(const dsri_indexer_row_plan *row,
-                                   uint64_t first, uint64_t end,
-                                   uint64_t n_causal, score_scratch *s) {
-  const uint32_t n =
-      end - first < STEP_KEYS ? (uint32_t)(end - first) : STEP_KEYS;
-  if (n < STEP_KEYS || !dsri_cache_is_plain(&row->keys)) {
-    load_block(row, first, n, STEP_KEYS, n_causal, s->keys);
-    return (key_block){(const void *)s->keys, KEY_BYTES, (const void *)s->keys,
-                       first, n};
-  }
-  const size_t key_bytes = row->keys.row_stride;
-  const uint8_t *keys = row->keys.pages + first * key_bytes;
-  const int has_more = n_causal - first >= KEYS_AHEAD + STEP_KEYS;
-  return (key_block){keys, key_bytes,
-                     has_more ? keys + KEYS_AHEAD * key_bytes : keys, first, n};
+static inline key_block find_block(const dsri_indexer_row_plan *row, uint64_t first, uint64_t end, uint64_t n_causal,
+                                   score_scratch *s)
+{
+    const uint32_t n = end - first < STEP_KEYS ? (uint32_t)(end - first) : STEP_KEYS;
+    if (n < STEP_KEYS || !dsri_cache_is_plain(&row->keys)) {
+        load_block(row, first, n, STEP_KEYS, n_causal, s->keys);
+        return (key_block){(const void *)s->keys, KEY_BYTES, (const void *)s->keys, first, n};
+    }
+    const size_t key_bytes = row->keys.row_stride;
+    const uint8_t *keys = row->keys.pages + first * key_bytes;
+    const int has_more = n_causal - first >= KEYS_AHEAD + STEP_KEYS;
+    return (key_block){keys, key_bytes, has_more ? keys + KEYS_AHEAD * key_bytes : keys, first, n};
 }
 
 /* Scores of a range of keys that the query sees. */
-static void score_seen_keys(const dsri_indexer_row_plan *row, const query *x,
-                            uint32_t n_heads, key_range range,
-                            score_scratch *s) {
-  static const float zeros[STEP_KEYS * VF_LANES];
-  weighing before;
-  key_block block = {NULL, 0, NULL, 0, 0};
-  uint32_t n_steps = 0;
-  for (uint64_t t = range.first; t < range.end; t += STEP_KEYS) {
-    const key_block last = block;
-    block = find_block(row, t, range.end, x->n_causal, s);
-    for (uint32_t h = 0; h < n_heads; h += STEP_HEADS, n_steps++) {
-      const score_step step = {
-          block.keys, block.key_bytes, query_panel(x, n_heads, h),
-          panel_heads(n_heads) * sizeof(uint32_t),
-          /* half of them with each of the first two steps */
-          h / STEP_HEADS < 2 ? block.ahead + h / 2 * block.key_bytes
-                             : block.keys,
-          s->dots[n_steps % 2]};
-      if (n_steps == 0) {
-        multiply_first_step(&step);
-      } else {
-        multiply_next_step(&step, &before);
-      }
-      if (h == 0 && n_steps > 0) {
-        store_scores(x, last.first, last.n, STEP_KEYS, s->sums);
-      }
-      before = (weighing){step.dots, x->weights + h, h == 0 ? zeros : s->sums,
-                          s->sums};
+static void score_seen_keys(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, key_range range,
+                            score_scratch *s)
+{
+    static const float zeros[STEP_KEYS * VF_LANES];
+    weighing before;
+    key_block block = {NULL, 0, NULL, 0, 0};
+    uint32_t n_steps = 0;
+    for (uint64_t t = range.first; t < range.end; t += STEP_KEYS) {
+        const key_block last = block;
+        block = find_block(row, t, range.end, x->n_causal, s);
+        for (uint32_t h = 0; h < n_heads; h += STEP_HEADS, n_steps++) {
+            const score_step step = {
+                block.keys, block.key_bytes, query_panel(x, n_heads, h), panel_heads(n_heads) * sizeof(uint32_t),
+                /* half of them with each of the first two steps */
+                h / STEP_HEADS < 2 ? block.ahead + h / 2 * block.key_bytes : block.keys, s->dots[n_steps % 2]};
+            if (n_steps == 0) {
+                multiply_first_step(&step);
+            } else {
+                multiply_next_step(&step, &before);
+            }
+            if (h == 0 && n_steps > 0) {
+                store_scores(x, last.first, last.n, STEP_KEYS, s->sums);
+            }
+            before = (weighing){step.dots, x->weights + h, h == 0 ? zeros : s->sums, s->sums};
+        }
     }
-  }
-  for (uint32_t key = 0; key < STEP_KEYS; key++) {
-    weigh_key(before, key);
-  }
-  store_scores(x, block.first, block.n, STEP_KEYS, s->sums);
+    for (uint32_t key = 0; key < STEP_KEYS; key++) {
+        weigh_key(before, key);
+    }
+    store_scores(x, block.first, block.n, STEP_KEYS, s->sums);
 }
 
 #endif

@@ -21,123 +21,127 @@ enum { TILE_ROWS = 16, TILE_ROW_BYTES = 64 };
 
 /* Into the second-level cache: it takes more lines at a time than the first,
  * and tiles are loaded from it as fast as they are multiplied. */
-static inline void prefetch_to_l2(const void *p) {
-  __builtin_prefetch(p, 0, 2);
+static inline void prefetch_to_l2(const void *p)
+{
+    __builtin_prefetch(p, 0, 2);
 }
 
 #ifndef DSRI_TILES_EMULATED
 
 /* What ldtilecfg reads. */
 typedef struct tile_config {
-  uint8_t palette;
-  uint8_t start_row;
-  uint8_t reserved[14];
-  uint16_t row_bytes[16];
-  uint8_t rows[16];
+    uint8_t palette;
+    uint8_t start_row;
+    uint8_t reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
 } tile_config;
 
 _Static_assert(sizeof(tile_config) == 64, "64 bytes");
 
-static inline void tiles_open(void) {
-  static const tile_config config __attribute__((aligned(64))) = {
-      .palette = 1,
-      .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-      .rows = {16, 16, 16, 16, 16, 16, 16, 16},
-  };
-  __asm__ volatile("ldtilecfg %0" : : "m"(config));
+static inline void tiles_open(void)
+{
+    static const tile_config config __attribute__((aligned(64))) = {
+        .palette = 1,
+        .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+        .rows = {16, 16, 16, 16, 16, 16, 16, 16},
+    };
+    __asm__ volatile("ldtilecfg %0" : : "m"(config));
 }
 
-static inline void tiles_close(void) { __asm__ volatile("tilerelease"); }
+static inline void tiles_close(void)
+{
+    __asm__ volatile("tilerelease");
+}
 
 /* Not the compilers' own functions: those of gcc 12 do not say that a load
  * reads memory. */
 #define tile_zero(c) __asm__ volatile("tilezero %%tmm" #c : :)
-#define tile_load(t, memory, stride)                                           \
-  __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t                             \
-                   :                                                           \
-                   : "r"((const void *)(memory)), "r"((size_t)(stride))        \
-                   : "memor"                                                   \
-                     "y")
-#define tile_store(t, memory, stride)                                          \
-  __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)"                         \
-                   :                                                           \
-                   : "r"((void *)(memory)), "r"((size_t)(stride))              \
-                   : "memory")
-#define tile_dots(c, a, b)                                                     \
-  __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
+#define tile_load(t, memory, stride)                                                                                   \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t                                                                   \
+                     :                                                                                                 \
+                     : "r"((const void *)(memory)), "r"((size_t)(stride))                                              \
+                     : "memor"                                                                                         \
+                       "y")
+#define tile_store(t, memory, stride)                                                                                  \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" : : "r"((void *)(memory)), "r"((size_t)(stride)) : "memory")
+#define tile_dots(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
 
 #else
 
 #include <math.h>
 
 static struct {
-  int is_open;
-  unsigned char tiles[8][TILE_ROWS][TILE_ROW_BYTES];
+    int is_open;
+    unsigned char tiles[8][TILE_ROWS][TILE_ROW_BYTES];
 } tile_state;
 
 /* A wrong use must show. */
-static inline void tiles_open(void) {
-  tile_state.is_open = 1;
-  memset(tile_state.tiles, 0, sizeof tile_state.tiles);
+static inline void tiles_open(void)
+{
+    tile_state.is_open = 1;
+    memset(tile_state.tiles, 0, sizeof tile_state.tiles);
 }
 
-static inline void tiles_close(void) {
-  tile_state.is_open = 0;
-  memset(tile_state.tiles, 0xff, sizeof tile_state.tiles);
+static inline void tiles_close(void)
+{
+    tile_state.is_open = 0;
+    memset(tile_state.tiles, 0xff, sizeof tile_state.tiles);
 }
 
-static inline void tile_zero(int c) {
-  memset(tile_state.tiles[c], tile_state.is_open ? 0 : 0xff,
-         sizeof tile_state.tiles[c]);
+static inline void tile_zero(int c)
+{
+    memset(tile_state.tiles[c], tile_state.is_open ? 0 : 0xff, sizeof tile_state.tiles[c]);
 }
 
-static inline void tile_load(int t, const void *memory, size_t stride) {
-  for (size_t r = 0; r < TILE_ROWS; r++) {
-    memcpy(tile_state.tiles[t][r], (const unsigned char *)memory + r * stride,
-           TILE_ROW_BYTES);
-  }
+static inline void tile_load(int t, const void *memory, size_t stride)
+{
+    for (size_t r = 0; r < TILE_ROWS; r++) {
+        memcpy(tile_state.tiles[t][r], (const unsigned char *)memory + r * stride, TILE_ROW_BYTES);
+    }
 }
 
-static inline void tile_store(int t, void *memory, size_t stride) {
-  for (size_t r = 0; r < TILE_ROWS; r++) {
-    memcpy((unsigned char *)memory + r * stride, tile_state.tiles[t][r],
-           TILE_ROW_BYTES);
-  }
+static inline void tile_store(int t, void *memory, size_t stride)
+{
+    for (size_t r = 0; r < TILE_ROWS; r++) {
+        memcpy((unsigned char *)memory + r * stride, tile_state.tiles[t][r], TILE_ROW_BYTES);
+    }
 }
 
-static inline float emulated_flush(float x) {
-  return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
+static inline float emulated_flush(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
 }
 
-static inline float emulated_bf16(const unsigned char *p) {
-  uint16_t half;
-  memcpy(&half, p, sizeof half);
-  const uint32_t bits = (uint32_t)half << 16;
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return emulated_flush(x);
+static inline float emulated_bf16(const unsigned char *p)
+{
+    uint16_t half;
+    memcpy(&half, p, sizeof half);
+    const uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return emulated_flush(x);
 }
 
 /* As the manual has it: even and odd products in sums of their own, which meet
  * before they are added to c; subnormal operands and results are zero. */
-static inline void tile_dots(int c, int a, int b) {
-  for (int m = 0; m < TILE_ROWS; m++) {
-    for (int n = 0; n < 16; n++) {
-      float sums[2] = {0.0f, 0.0f}, total;
-      for (int k = 0; k < 16; k++) {
-        for (int odd = 0; odd < 2; odd++) {
-          sums[odd] = emulated_flush(
-              fmaf(emulated_bf16(tile_state.tiles[a][m] + 4 * k + 2 * odd),
-                   emulated_bf16(tile_state.tiles[b][k] + 4 * n + 2 * odd),
-                   sums[odd]));
+static inline void tile_dots(int c, int a, int b)
+{
+    for (int m = 0; m < TILE_ROWS; m++) {
+        for (int n = 0; n < 16; n++) {
+            float sums[2] = {0.0f, 0.0f}, total;
+            for (int k = 0; k < 16; k++) {
+                for (int odd = 0; odd < 2; odd++) {
+                    sums[odd] =
+                        emulated_flush(fmaf(emulated_bf16(tile_state.tiles[a][m] + 4 * k + 2 * odd),
+                                            emulated_bf16(tile_state.tiles[b][k] + 4 * n + 2 * odd), sums[odd]));
+                }
+            }
+            memcpy(&total, tile_state.tiles[c][m] + 4 * n, sizeof total);
+            total = emulated_flush(emulated_flush(total) + emulated_flush(sums[0] + sums[1]));
+            memcpy(tile_state.tiles[c][m] + 4 * n, &total, sizeof total);
         }
-      }
-      memcpy(&total, tile_state.tiles[c][m] + 4 * n, sizeof total);
-      total = emulated_flush(emulated_flush(total) +
-                             emulated_flush(sums[0] + sums[1]));
-      memcpy(tile_state.tiles[c][m] + 4 * n, &total, sizeof total);
     }
-  }
 }
 
 #endif
