@@ -38,8 +38,7 @@ typedef struct panel_operand {
     int is_first;   /* sums start with it */
 } panel_operand;
 
-/* sums [VF_LANES] of a key, from its dots with the n_vectors vectors of a
- * panel. */
+/* sums [VF_LANES] of a key, from its dots with the n_vectors vectors of a panel. */
 static inline __attribute__((always_inline)) void add_weighted(int n_vectors, const vf *dots, const panel_operand *p,
                                                                float *sums)
 {
@@ -77,8 +76,7 @@ static __attribute__((noinline)) void score_12_keys(const uint16_t *keys, const 
     score_tile(2, keys, p, sums);
 }
 
-/* Sums of n keys (rounded up to TILE_KEYS) that lie side by side. Prefetches
- * the keys ahead, tile by tile. */
+/* Sums of n keys (rounded up to TILE_KEYS) that lie side by side. Prefetches the keys ahead, tile by tile. */
 static void score_panel(const panel_operand *p, const uint16_t *keys, uint32_t n, const keys_ahead *ahead,
                         score_scratch *s)
 {

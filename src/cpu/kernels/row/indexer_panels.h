@@ -1,5 +1,4 @@
-/* What both units share of the row-exact indexer: the packed query, and the
- * ends of a block of keys. */
+/* What both units share of the row-exact indexer: the packed query, and the ends of a block of keys. */
 #ifndef DSRI_ROW_INDEXER_PANELS_H
 #define DSRI_ROW_INDEXER_PANELS_H
 
@@ -14,16 +13,15 @@ static inline uint32_t panel_heads(uint32_t n_heads)
     return n_heads < MAX_PANEL_HEADS ? n_heads : MAX_PANEL_HEADS;
 }
 
-/* Head `head` of the packed query, [FEATURE_PAIRS] rows of panel_heads words.
- */
+/* Head `head` of the packed query, [FEATURE_PAIRS] rows of panel_heads words. */
 static inline uint32_t *query_panel(const query *x, uint32_t n_heads, uint32_t head)
 {
     const uint32_t width = panel_heads(n_heads);
     return (uint32_t *)(void *)x->packed_q + (size_t)(head / width) * FEATURE_PAIRS * width + head % width;
 }
 
-/* Keys [t, t + n) of a row side by side in `to`, after which the row's query
- * sees keys up to `end`; and zeros up to n_padded. */
+/* Keys [t, t + n) of a row side by side in `to`, after which the row's query sees keys up to `end`; and zeros up to
+ * n_padded. */
 static inline void load_block(const dsri_indexer_row_plan *row, uint64_t t, uint32_t n, uint32_t n_padded, uint64_t end,
                               uint16_t *to)
 {

@@ -1,10 +1,9 @@
-/* Lightning indexer, row-exact: BF16 dot products in hardware. Tasks and
- * selection are those of the device-exact kernel.
+/* Lightning indexer, row-exact: BF16 dot products in hardware. Tasks and selection are those of the device-exact
+ * kernel.
  *
- * The packed query is [panel][feature pair][head of the panel], a word per
- * pair: the unit multiplies it with keys as they lie in the cache. Of a key,
- * lane l of its sums takes every 16th head from l on; the lanes are then added
- * by halving. */
+ * * The packed query is [panel][feature pair][head of the panel], a word per pair: the unit multiplies it with keys as
+ * they lie in the cache. Of a key, lane l of its sums takes every 16th head from l on; the lanes are then added by
+ * halving. */
 #include "cpu/kernels/row/row_kernel.h"
 #if DSRI_ROW_IS_AMX
 #include "cpu/kernels/row/indexer_tiles.h"

@@ -1,6 +1,5 @@
-/* Scores on AMX. A step multiplies STEP_KEYS keys with STEP_HEADS heads of the
- * query. Between its tile products it weighs the dots of the step before and
- * prefetches keys of later ones: the tile unit is busy for 16 cycles with a
+/* Scores on AMX. A step multiplies STEP_KEYS keys with STEP_HEADS heads of the query. Between its tile products it
+ * weighs the dots of the step before and prefetches keys of later ones: the tile unit is busy for 16 cycles with a
  * product, and the rest of the core is free for that time. */
 #ifndef DSRI_ROW_INDEXER_TILES_H
 #define DSRI_ROW_INDEXER_TILES_H
@@ -18,11 +17,9 @@ enum {
 };
 
 typedef struct score_scratch {
-    float dots[2][STEP_KEYS * STEP_HEADS]; /* [key][head], of this step and of the
-                                              one before */
+    float dots[2][STEP_KEYS * STEP_HEADS]; /* [key][head], of this step and of the one before */
     float sums[STEP_KEYS * VF_LANES];
-    uint16_t keys[STEP_KEYS * DSRI_INDEX_DIM]; /* those that are not taken from
-                                                  where they lie */
+    uint16_t keys[STEP_KEYS * DSRI_INDEX_DIM]; /* those that are not taken from where they lie */
 } score_scratch;
 
 /* Dots on their way into the sums of their keys. */
@@ -52,8 +49,7 @@ typedef struct score_step {
     float *dots;
 } score_step;
 
-/* What goes with product number i of a step: two keys of the step before to
- * weigh, one key to prefetch. */
+/* What goes with product number i of a step: two keys of the step before to weigh, one key to prefetch. */
 static inline __attribute__((always_inline)) void beside_product(uint32_t i, const score_step *s, int weighs,
                                                                  weighing before)
 {
@@ -144,7 +140,7 @@ static void score_seen_keys(const dsri_indexer_row_plan *row, const query *x, ui
         for (uint32_t h = 0; h < n_heads; h += STEP_HEADS, n_steps++) {
             const score_step step = {
                 block.keys, block.key_bytes, query_panel(x, n_heads, h), panel_heads(n_heads) * sizeof(uint32_t),
-                /* half of them with each of the first two steps */
+                /* half of them with each of the first two steps; 32 heads have only one */
                 h / STEP_HEADS < 2 ? block.ahead + h / 2 * block.key_bytes : block.keys, s->dots[n_steps % 2]};
             if (n_steps == 0) {
                 multiply_first_step(&step);

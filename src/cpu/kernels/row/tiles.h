@@ -1,15 +1,14 @@
-/* AMX tiles: 8 registers of 16 rows of 64 bytes. With DSRI_TILES_EMULATED the
- * same operations in plain C, for tests on machines without them; the state is
- * then the including file's own.
+/* AMX tiles: 8 registers of 16 rows of 64 bytes. With DSRI_TILES_EMULATED the same operations in plain C, for tests on
+ * machines without them; the state is then the including file's own.
  *
- *   tiles_open()                     before the first use in a task; all tiles
- * have 16 rows of 64 bytes tiles_close()                    after the last
+ *   tiles_open()                     before the first use in a task; all tiles have 16 rows of 64 bytes
+ *   tiles_close()                    after the last
  *   tile_zero(c)
  *   tile_load(t, memory, stride)     16 rows of 64 bytes, `stride` bytes apart
  *   tile_store(t, memory, stride)
- *   tile_dots(c, a, b)               c F32 [16][16] += a BF16 [16][32] times b:
- * [16] rows of 16 words, word (k, n) is rows 2k and 2k + 1 of column n of the
- * 32 x 16 matrix Tile numbers are constants. */
+ *   tile_dots(c, a, b)               c F32 [16][16] += a BF16 [16][32] times b: [16] rows of 16 words, word (k, n) is
+ *                                    rows 2k and 2k + 1 of column n of the 32 x 16 matrix
+ * Tile numbers are constants. */
 #ifndef DSRI_ROW_TILES_H
 #define DSRI_ROW_TILES_H
 
@@ -19,8 +18,8 @@
 
 enum { TILE_ROWS = 16, TILE_ROW_BYTES = 64 };
 
-/* Into the second-level cache: it takes more lines at a time than the first,
- * and tiles are loaded from it as fast as they are multiplied. */
+/* Into the second-level cache: it takes more lines at a time than the first, and tiles are loaded from it as fast as
+ * they are multiplied. */
 static inline void prefetch_to_l2(const void *p)
 {
     __builtin_prefetch(p, 0, 2);
@@ -54,8 +53,7 @@ static inline void tiles_close(void)
     __asm__ volatile("tilerelease");
 }
 
-/* Not the compilers' own functions: those of gcc 12 do not say that a load
- * reads memory. */
+/* Not the compilers' own functions: those of gcc 12 do not say that a load reads memory. */
 #define tile_zero(c) __asm__ volatile("tilezero %%tmm" #c : :)
 #define tile_load(t, memory, stride)                                                                                   \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t                                                                   \
@@ -123,8 +121,8 @@ static inline float emulated_bf16(const unsigned char *p)
     return emulated_flush(x);
 }
 
-/* As the manual has it: even and odd products in sums of their own, which meet
- * before they are added to c; subnormal operands and results are zero. */
+/* As the manual has it: even and odd products in sums of their own, which meet before they are added to c; subnormal
+ * operands and results are zero. */
 static inline void tile_dots(int c, int a, int b)
 {
     for (int m = 0; m < TILE_ROWS; m++) {
