@@ -24,10 +24,12 @@ enum {
     DSR_MAX_TRUNCATE_TOKENS = 64 /* how far back a sequence can go */
 };
 
-/* How KV rows and index keys are rounded before they are stored (as BF16 values). */
+/* How KV rows and index keys are rounded before they are stored, and as what. The last two give the same bits. */
 typedef enum dsr_cache_treatment {
-    DSR_CACHE_BF16 = 0,    /* plain BF16 */
-    DSR_CACHE_OFFICIAL = 1 /* FP8 block 64 for KV rows, Hadamard and FP4 block 32 for index queries and keys */
+    DSR_CACHE_BF16 = 0, /* plain BF16 */
+    DSR_CACHE_OFFICIAL =
+        1,               /* FP8 block 64 for KV rows, Hadamard and FP4 block 32 for index queries and keys; as BF16 */
+    DSR_CACHE_PACKED = 2 /* the same rounding, in packed rows (DSR_FORMAT_FP8) and keys (DSR_FORMAT_FP4) */
 } dsr_cache_treatment;
 
 /* Zero means the default where one is given; the rest must be set. */

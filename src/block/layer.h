@@ -101,12 +101,22 @@ typedef struct dsri_compressor_layout {
     uint64_t kv_history, score_history; /* F32 [history_rows, n_columns], a ring by position */
 } dsri_compressor_layout;
 
+/* A cache in one piece. */
+typedef struct dsri_sequence_cache {
+    dsr_cache_format format;
+    uint32_t value_bytes; /* of an entry */
+    uint32_t scale_bytes; /* of an entry; 0: BF16 */
+    uint64_t n_entries;   /* there is room for */
+    uint64_t values;      /* byte offsets */
+    uint64_t scales;
+} dsri_sequence_cache;
+
 typedef struct dsri_sequence_layout {
     dsri_compressor_layout compressors[DSRI_N_COMPRESSORS];
-    uint64_t cache;       /* BF16 [DSRI_RING_ROWS + capacity, 512]: window ring, then compressed rows */
-    uint64_t fixed_bytes; /* states, histories and ring: all before the first compressed row */
-    uint64_t index_keys;  /* BF16 [capacity, 128] */
-    uint64_t capacity;    /* compressed rows there is room for */
+    uint64_t state_bytes;     /* states and histories: all before the caches */
+    dsri_sequence_cache kv;   /* window ring, then compressed rows */
+    dsri_sequence_cache keys; /* index keys; no entries: the layer has none */
+    uint64_t capacity;        /* compressed rows there is room for */
     uint64_t size_bytes;
 } dsri_sequence_layout;
 
@@ -152,6 +162,9 @@ dsr_status dsri_layer_project(dsr_attention *layer, dsr_encoder *encoder, dsri_w
 
 dsr_status dsri_sequence_layout_of(const dsr_attention *layer, uint32_t max_context, dsri_sequence_layout *layout);
 dsr_view dsri_sequence_view(const dsr_sequence *sequence, uint64_t byte_offset, uint64_t n_elements, dsr_dtype dtype);
+/* A whole cache, as descriptors of ops name it. */
+dsr_view dsri_sequence_cache_view(const dsr_sequence *sequence, const dsri_sequence_cache *cache);
+dsr_cache_layout dsri_sequence_cache_layout(const dsri_sequence_cache *cache);
 /* New storage with one owner, contents of an empty sequence. */
 dsr_status dsri_storage_create(dsr_attention *layer, uint32_t max_context, dsri_sequence_storage **storage);
 void dsri_storage_release(dsr_attention *layer, dsri_sequence_storage *storage);
@@ -165,6 +178,11 @@ uint32_t dsri_state_first_token(uint32_t ratio, uint32_t position);
 /* Copies between device buffers of one context. */
 dsr_status dsri_copy_bytes(dsr_buffer *destination, uint64_t destination_offset, const dsr_buffer *source,
                            uint64_t source_offset, uint64_t n_bytes);
+/* Copies the states, the histories and the first n_entries KV rows to another place of the same form. */
+dsr_status dsri_copy_states_and_rows(dsr_buffer *destination, const dsri_sequence_layout *to, const dsr_buffer *source,
+                                     const dsri_sequence_layout *from, uint64_t n_entries);
+/* A layout of the states, the histories and the window ring alone. */
+void dsri_ring_layout_of(const dsri_sequence_layout *whole, dsri_sequence_layout *layout);
 
 /* FNV-1a, 64 bits: the hash of bytes that follow those of `hash`. */
 #define DSRI_HASH_START 0xcbf29ce484222325u

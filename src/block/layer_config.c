@@ -89,8 +89,8 @@ dsr_status dsri_layer_config(dsr_context *context, const dsr_attention_config *c
     dsr_attention_config c = *config;
     if (c.kind != DSR_LAYER_WINDOW && c.kind != DSR_LAYER_RATIO_4 && c.kind != DSR_LAYER_RATIO_128)
         return dsri_fail(context, DSR_ERR_ENUM, "attention: kind must be 0, 4 or 128, got %d", (int)c.kind);
-    if (c.cache != DSR_CACHE_BF16 && c.cache != DSR_CACHE_OFFICIAL)
-        return dsri_fail(context, DSR_ERR_ENUM, "attention: cache must be 0 or 1, got %d", (int)c.cache);
+    if (c.cache != DSR_CACHE_BF16 && c.cache != DSR_CACHE_OFFICIAL && c.cache != DSR_CACHE_PACKED)
+        return dsri_fail(context, DSR_ERR_ENUM, "attention: cache must be 0, 1 or 2, got %d", (int)c.cache);
     set_defaults(&c);
     dsr_status status = check_shapes(context, &c);
     if (status == DSR_OK)

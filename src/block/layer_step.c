@@ -108,8 +108,6 @@ static dsr_status rotate(const step *s, dsr_view input, uint32_t n_heads, uint32
 
 static dsr_status quantise(const step *s, dsr_quant_kind kind, dsr_view values, uint64_t n_vectors, uint32_t dim)
 {
-    if (s->layer->config.cache == DSR_CACHE_BF16)
-        return DSR_OK;
     dsr_fake_quant_desc desc = DSR_FAKE_QUANT_DESC_INIT;
     desc.kind = kind;
     desc.n_vectors = n_vectors;
@@ -161,22 +159,89 @@ static dsr_status copy_to_rings(const step *s, dsr_view source, uint64_t row_ele
     return dsr_encode_copy(s->encoder, &desc);
 }
 
+/* Rows of a step for the caches of some of its sequences: each goes to entries of that sequence's cache. */
+typedef struct cache_rows {
+    uint32_t n;
+    uint32_t sequences[DSR_MAX_ROWS]; /* their numbers in the step */
+    dsr_append_row rows[DSR_MAX_ROWS];
+} cache_rows;
+
+static const dsri_sequence_cache *cache_of(const step *s, uint32_t entry, uint32_t dim)
+{
+    const dsri_sequence_layout *l = &s->sequences[entry]->storage->layout;
+    return dim == DSR_HEAD_DIM ? &l->kv : &l->keys;
+}
+
+static dsr_status append_rows(const step *s, cache_rows *to, dsr_view values, uint32_t dim)
+{
+    for (uint32_t i = 0; i < to->n; i++) {
+        const dsri_sequence_cache *cache = cache_of(s, to->sequences[i], dim);
+        to->rows[i].cache = dsri_sequence_cache_view(s->sequences[to->sequences[i]], cache);
+        to->rows[i].cache_layout = dsri_sequence_cache_layout(cache);
+        to->rows[i].n_entries = cache->n_entries;
+    }
+    dsr_append_desc desc = DSR_APPEND_DESC_INIT;
+    desc.n_rows = to->n;
+    desc.rows = to->rows;
+    desc.dim = dim;
+    desc.source = values;
+    return dsr_encode_append(s->encoder, &desc);
+}
+
+static dsr_status copy_rows(const step *s, const cache_rows *to, dsr_view values, uint32_t dim)
+{
+    dsr_copy_row rows[DSR_MAX_ROWS];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t i = 0; i < to->n; i++) {
+        const dsri_sequence_cache *cache = cache_of(s, to->sequences[i], dim);
+        rows[i].destination = dsri_sequence_cache_view(s->sequences[to->sequences[i]], cache);
+        rows[i].source_row = to->rows[i].source_row;
+        rows[i].destination_row = to->rows[i].first_entry;
+        rows[i].ring_rows = to->rows[i].ring_entries;
+        rows[i].n_copies = to->rows[i].n_tokens;
+    }
+    dsr_copy_desc desc = DSR_COPY_DESC_INIT;
+    desc.n_rows = to->n;
+    desc.rows = rows;
+    desc.row_elements = dim;
+    desc.source = values;
+    return dsr_encode_copy(s->encoder, &desc);
+}
+
+/* Rounds n_vectors rotated KV rows (dim 512) or index keys (dim 128) as the caches do, in place if at all, and stores
+ * them. */
+static dsr_status store(const step *s, cache_rows *to, dsr_view values, uint64_t n_vectors, uint32_t dim)
+{
+    dsr_status status = DSR_OK;
+    if (s->layer->config.cache == DSR_CACHE_PACKED)
+        return append_rows(s, to, values, dim);
+    if (s->layer->config.cache == DSR_CACHE_OFFICIAL)
+        status = quantise(s, dim == DSR_HEAD_DIM ? DSR_QUANT_FP8_BLOCK64 : DSR_QUANT_HADAMARD_FP4_BLOCK32, values,
+                          n_vectors, dim);
+    return status == DSR_OK ? copy_rows(s, to, values, dim) : status;
+}
+
 static dsr_status encode_window(const step *s, dsr_view hidden)
 {
     const uint64_t n_kv = (uint64_t)s->n_tokens * DSR_HEAD_DIM;
     const dsr_view kv_f32 = slot_view(s, DSRI_SLOT_KV_F32, n_kv, DSR_DTYPE_F32);
     const dsr_view kv = slot_view(s, DSRI_SLOT_KV, n_kv, DSR_DTYPE_BF16);
-    uint64_t rings[DSR_MAX_ROWS];
-    for (uint32_t e = 0; e < s->n_entries; e++)
-        rings[e] = s->sequences[e]->storage->layout.cache;
+    cache_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.n = s->n_entries;
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        rows.sequences[e] = e;
+        rows.rows[e].first_entry = position_of(s, e) % DSRI_RING_ROWS;
+        rows.rows[e].ring_entries = DSRI_RING_ROWS;
+        rows.rows[e].source_row = s->first_token[e];
+        rows.rows[e].n_tokens = s->n_entry_tokens[e];
+    }
     dsr_status status = dsri_layer_project(s->layer, s->encoder, DSRI_WEIGHT_KV, s->n_tokens, hidden, kv_f32);
     if (status == DSR_OK)
         status = norm(s, kv_f32, s->layer->kv_norm, s->n_tokens, DSR_HEAD_DIM, kv_f32);
     if (status == DSR_OK)
         status = rotate(s, kv_f32, 1, DSR_HEAD_DIM, 0, kv);
-    if (status == DSR_OK)
-        status = quantise(s, DSR_QUANT_FP8_BLOCK64, kv, s->n_tokens, DSR_HEAD_DIM);
-    return status == DSR_OK ? copy_to_rings(s, kv, DSR_HEAD_DIM, rings, DSRI_RING_ROWS) : status;
+    return status == DSR_OK ? store(s, &rows, kv, s->n_tokens, DSR_HEAD_DIM) : status;
 }
 
 /* ---- compressors ------------------------------------------------------------------------------------------ */
@@ -241,30 +306,25 @@ static dsr_status encode_entries(const step *s, uint32_t which, dsr_view entries
     const dsri_layer_compressor *c = &s->layer->compressors[which];
     const uint32_t ratio = dsri_layer_ratio(s->layer);
     dsr_rope_row rope_rows[DSR_MAX_ROWS];
-    dsr_copy_row copy_rows[DSR_MAX_ROWS];
+    cache_rows to;
     memset(rope_rows, 0, sizeof rope_rows);
-    memset(copy_rows, 0, sizeof copy_rows);
-    uint32_t n = 0;
+    memset(&to, 0, sizeof to);
     for (uint32_t e = 0; e < s->n_entries; e++) {
         const uint32_t n_emitted = emitted_by(s, e);
-        const dsri_sequence_layout *l = &s->sequences[e]->storage->layout;
         const uint32_t group = position_of(s, e) / ratio;
         if (n_emitted == 0)
             continue;
-        rope_rows[n] = (dsr_rope_row){entry_rows[e], group * ratio, ratio, n_emitted};
-        copy_rows[n].destination =
-            which == DSRI_MAIN
-                ? dsri_sequence_view(s->sequences[e], l->cache, (DSRI_RING_ROWS + l->capacity) * c->dim, DSR_DTYPE_BF16)
-                : dsri_sequence_view(s->sequences[e], l->index_keys, l->capacity * c->dim, DSR_DTYPE_BF16);
-        copy_rows[n].source_row = entry_rows[e];
-        copy_rows[n].destination_row = group + (which == DSRI_MAIN ? DSRI_RING_ROWS : 0u);
-        copy_rows[n].n_copies = n_emitted;
-        n++;
+        rope_rows[to.n] = (dsr_rope_row){entry_rows[e], group * ratio, ratio, n_emitted};
+        to.sequences[to.n] = e;
+        to.rows[to.n].first_entry = group + (which == DSRI_MAIN ? DSRI_RING_ROWS : 0u);
+        to.rows[to.n].source_row = entry_rows[e];
+        to.rows[to.n].n_tokens = n_emitted;
+        to.n++;
     }
-    if (n == 0)
+    if (to.n == 0)
         return DSR_OK;
     dsr_rope_desc rope = DSR_ROPE_DESC_INIT;
-    rope.n_rows = n;
+    rope.n_rows = to.n;
     rope.rows = rope_rows;
     rope.n_heads = 1;
     rope.head_dim = c->dim;
@@ -272,18 +332,8 @@ static dsr_status encode_entries(const step *s, uint32_t which, dsr_view entries
     rope.input = entries;
     rope.output = entries;
     rope.frequencies = s->layer->frequencies;
-    dsr_status status = dsr_encode_rope(s->encoder, &rope);
-    if (status == DSR_OK)
-        status = quantise(s, which == DSRI_MAIN ? DSR_QUANT_FP8_BLOCK64 : DSR_QUANT_HADAMARD_FP4_BLOCK32, entries,
-                          n_entry_rows, c->dim);
-    if (status != DSR_OK)
-        return status;
-    dsr_copy_desc copy = DSR_COPY_DESC_INIT;
-    copy.n_rows = n;
-    copy.rows = copy_rows;
-    copy.row_elements = c->dim;
-    copy.source = entries;
-    return dsr_encode_copy(s->encoder, &copy);
+    const dsr_status status = dsr_encode_rope(s->encoder, &rope);
+    return status == DSR_OK ? store(s, &to, entries, n_entry_rows, c->dim) : status;
 }
 
 static dsr_status encode_compressor(const step *s, uint32_t which, dsr_view hidden)
@@ -392,7 +442,7 @@ static dsr_status encode_index_queries(const step *s, dsr_view hidden, dsr_view 
     dsr_status status = dsri_layer_project(s->layer, s->encoder, DSRI_WEIGHT_INDEX_Q, s->n_tokens, residual, q_f32);
     if (status == DSR_OK)
         status = rotate(s, q_f32, c->n_index_heads, DSR_INDEX_DIM, 0, q);
-    if (status == DSR_OK)
+    if (status == DSR_OK && c->cache != DSR_CACHE_BF16)
         status =
             quantise(s, DSR_QUANT_HADAMARD_FP4_BLOCK32, q, (uint64_t)s->n_tokens * c->n_index_heads, DSR_INDEX_DIM);
     if (status == DSR_OK)
@@ -424,11 +474,11 @@ static dsr_status encode_indexer(const step *s, dsr_view hidden)
     dsr_indexer_row rows[DSR_MAX_ROWS];
     memset(rows, 0, sizeof rows);
     for (uint32_t e = 0; e < s->n_entries; e++) {
-        const dsri_sequence_layout *l = &s->sequences[e]->storage->layout;
+        const dsri_sequence_cache *keys = &s->sequences[e]->storage->layout.keys;
         const uint32_t n_keys = visible_entries(layer, position_of(s, e) + s->n_entry_tokens[e] - 1);
         rows[e].kv_len = n_keys ? n_keys : 1;
-        rows[e].keys =
-            dsri_sequence_view(s->sequences[e], l->index_keys, rows[e].kv_len * DSR_INDEX_DIM, DSR_DTYPE_BF16);
+        rows[e].keys = dsri_sequence_cache_view(s->sequences[e], keys);
+        rows[e].key_layout = dsri_sequence_cache_layout(keys);
         rows[e].q_row = s->first_token[e];
         rows[e].output_offset = s->list_offset[s->first_token[e]] + DSR_WINDOW;
         rows[e].output_stride = DSR_WINDOW + c->top_k;
@@ -473,7 +523,7 @@ static void list_attention_rows(const step *s, int chunked, attention_call *call
     call->desc.sinks = dsr_view_whole(s->layer->sinks, DSR_DTYPE_F32);
     call->desc.output = slot_view(s, DSRI_SLOT_ATTENTION, n_q, DSR_DTYPE_BF16);
     for (uint32_t e = 0; e < s->n_entries; e++) {
-        const dsri_sequence_layout *l = &s->sequences[e]->storage->layout;
+        const dsri_sequence_cache *kv = &s->sequences[e]->storage->layout.kv;
         for (uint32_t i = 0; i < s->n_entry_tokens[e]; i++) {
             const uint32_t token = s->first_token[e] + i;
             const uint32_t position = position_of(s, e) + i;
@@ -482,7 +532,8 @@ static void list_attention_rows(const step *s, int chunked, attention_call *call
             dsr_attention_row *row = &call->rows[call->desc.n_rows++];
             memset(row, 0, sizeof *row);
             row->kv_len = DSRI_RING_ROWS + visible_entries(s->layer, position);
-            row->kv = dsri_sequence_view(s->sequences[e], l->cache, row->kv_len * DSR_HEAD_DIM, DSR_DTYPE_BF16);
+            row->kv = dsri_sequence_cache_view(s->sequences[e], kv);
+            row->kv_layout = dsri_sequence_cache_layout(kv);
             row->q_row = token;
             row->index_offset = s->list_offset[token];
             row->width = s->list_width[token];
@@ -508,8 +559,10 @@ static dsr_status reserve_attention_workspace(const step *s, uint64_t n_bytes)
     largest.rows = rows;
     largest.n_heads = s->layer->config.n_heads;
     for (uint32_t e = 0; e < s->n_entries; e++)
-        for (uint32_t i = 0; i < s->n_entry_tokens[e]; i++)
+        for (uint32_t i = 0; i < s->n_entry_tokens[e]; i++) {
+            rows[largest.n_rows].kv_layout.format = s->sequences[e]->storage->layout.kv.format;
             rows[largest.n_rows++].width = DSR_WINDOW + most_attended_entries(s, e);
+        }
     uint64_t two_pass = 0, chunked = 0;
     dsr_status status = dsr_sparse_attention_workspace(s->layer->context, &largest, &two_pass);
     if (status == DSR_OK)
@@ -850,17 +903,28 @@ static dsr_status run_piece(dsr_attention *layer, dsr_sequence *sequence, uint64
     return run_step(&s);
 }
 
-/* What a failed piece could have changed lies in the fixed part: compressed rows past the position are not looked at.
- */
+/* What a failed piece could have changed: compressed rows past the position are not looked at. */
 static dsr_status back_up(dsr_attention *layer, dsr_sequence *sequence)
 {
-    const uint64_t n_bytes = sequence->storage->layout.fixed_bytes;
+    const dsri_sequence_layout *whole = &sequence->storage->layout;
+    dsri_sequence_layout kept;
+    dsri_ring_layout_of(whole, &kept);
     dsr_status status = dsri_sequence_make_writable(sequence);
     if (status == DSR_OK)
-        status = dsri_layer_reserve(layer, DSRI_SLOT_BACKUP, n_bytes);
+        status = dsri_layer_reserve(layer, DSRI_SLOT_BACKUP, kept.size_bytes);
     if (status == DSR_OK)
-        status = dsri_copy_bytes(layer->slots[DSRI_SLOT_BACKUP], 0, sequence->storage->buffer, 0, n_bytes);
+        status = dsri_copy_states_and_rows(layer->slots[DSRI_SLOT_BACKUP], &kept, sequence->storage->buffer, whole,
+                                           DSRI_RING_ROWS);
     return status;
+}
+
+static dsr_status restore(dsr_attention *layer, dsr_sequence *sequence)
+{
+    const dsri_sequence_layout *whole = &sequence->storage->layout;
+    dsri_sequence_layout kept;
+    dsri_ring_layout_of(whole, &kept);
+    return dsri_copy_states_and_rows(sequence->storage->buffer, whole, layer->slots[DSRI_SLOT_BACKUP], &kept,
+                                     DSRI_RING_ROWS);
 }
 
 dsr_status dsr_attention_prefill(dsr_attention *layer, dsr_sequence *sequence, uint64_t n_tokens, dsr_view hidden,
@@ -893,9 +957,7 @@ dsr_status dsr_attention_prefill(dsr_attention *layer, dsr_sequence *sequence, u
     if (status != DSR_OK && in_pieces) {
         sequence->position = position;
         sequence->max_truncate = max_truncate;
-        sequence->storage->has_stale_states =
-            dsri_copy_bytes(sequence->storage->buffer, 0, layer->slots[DSRI_SLOT_BACKUP], 0,
-                            sequence->storage->layout.fixed_bytes) != DSR_OK;
+        sequence->storage->has_stale_states = restore(layer, sequence) != DSR_OK;
     }
     return status;
 }

@@ -16,6 +16,24 @@ static uint64_t place(uint64_t *end, uint64_t n_elements, uint64_t element_size)
     return begin;
 }
 
+/* Entries side by side, then the scales of all. */
+static void place_cache(uint64_t *end, dsri_sequence_cache *cache, uint64_t n_entries)
+{
+    cache->n_entries = n_entries;
+    cache->values = place(end, n_entries, cache->value_bytes);
+    cache->scales = place(end, n_entries, cache->scale_bytes);
+}
+
+static dsri_sequence_cache cache_form(const dsr_attention *layer, uint32_t dim)
+{
+    const dsri_sequence_cache rows = {DSR_FORMAT_FP8, 576, 8, 0, 0, 0};
+    const dsri_sequence_cache keys = {DSR_FORMAT_FP4, 64, 4, 0, 0, 0};
+    const dsri_sequence_cache plain = {DSR_FORMAT_BF16, dim * (uint32_t)sizeof(uint16_t), 0, 0, 0, 0};
+    if (layer->config.cache != DSR_CACHE_PACKED)
+        return plain;
+    return dim == DSR_HEAD_DIM ? rows : keys;
+}
+
 dsr_status dsri_sequence_layout_of(const dsr_attention *layer, uint32_t max_context, dsri_sequence_layout *layout)
 {
     if (max_context == 0 || max_context > DSRI_MAX_CONTEXT)
@@ -32,13 +50,14 @@ dsr_status dsri_sequence_layout_of(const dsr_attention *layer, uint32_t max_cont
         l.compressors[i].kv_history = place(&end, (uint64_t)c->history_rows * c->n_columns, sizeof(float));
         l.compressors[i].score_history = place(&end, (uint64_t)c->history_rows * c->n_columns, sizeof(float));
     }
+    l.state_bytes = end;
     l.capacity = ratio ? max_context / ratio : 0;
-    l.cache = place(&end, DSRI_RING_ROWS * DSR_HEAD_DIM, sizeof(uint16_t));
-    l.fixed_bytes = end;
-    (void)place(&end, l.capacity * DSR_HEAD_DIM, sizeof(uint16_t));
-    /* One key row at least: an op needs a view of its keys even before the first of them exists. */
+    l.kv = cache_form(layer, DSR_HEAD_DIM);
+    place_cache(&end, &l.kv, DSRI_RING_ROWS + l.capacity);
+    l.keys = cache_form(layer, DSR_INDEX_DIM);
+    /* One key at least: an op needs a view of its keys even before the first of them exists. */
     if (layer->compressors[DSRI_INDEX].dim)
-        l.index_keys = place(&end, l.capacity ? l.capacity : 1, DSR_INDEX_DIM * sizeof(uint16_t));
+        place_cache(&end, &l.keys, l.capacity ? l.capacity : 1);
     l.size_bytes = end;
     *layout = l;
     return DSR_OK;
@@ -47,6 +66,32 @@ dsr_status dsri_sequence_layout_of(const dsr_attention *layer, uint32_t max_cont
 dsr_view dsri_sequence_view(const dsr_sequence *sequence, uint64_t byte_offset, uint64_t n_elements, dsr_dtype dtype)
 {
     return (dsr_view){sequence->storage->buffer, byte_offset, n_elements * dsr_dtype_size(dtype), dtype};
+}
+
+dsr_view dsri_sequence_cache_view(const dsr_sequence *sequence, const dsri_sequence_cache *cache)
+{
+    const uint64_t n_bytes = (cache->scale_bytes ? cache->scales + cache->n_entries * cache->scale_bytes
+                                                 : cache->values + cache->n_entries * cache->value_bytes) -
+                             cache->values;
+    return (dsr_view){sequence->storage->buffer, cache->values, n_bytes,
+                      cache->scale_bytes ? DSR_DTYPE_U8 : DSR_DTYPE_BF16};
+}
+
+dsr_cache_layout dsri_sequence_cache_layout(const dsri_sequence_cache *cache)
+{
+    dsr_cache_layout layout;
+    memset(&layout, 0, sizeof layout);
+    layout.format = cache->format;
+    layout.page_size = (uint32_t)cache->n_entries;
+    return layout;
+}
+
+void dsri_ring_layout_of(const dsri_sequence_layout *whole, dsri_sequence_layout *layout)
+{
+    uint64_t end = whole->state_bytes;
+    *layout = *whole;
+    place_cache(&end, &layout->kv, DSRI_RING_ROWS);
+    layout->size_bytes = end;
 }
 
 dsr_status dsri_copy_bytes(dsr_buffer *destination, uint64_t destination_offset, const dsr_buffer *source,
@@ -71,6 +116,23 @@ dsr_status dsri_copy_bytes(dsr_buffer *destination, uint64_t destination_offset,
     }
     dsri_release(allocator, piece, PIECE);
     return status;
+}
+
+static dsr_status copy_entries(dsr_buffer *destination, const dsri_sequence_cache *to, const dsr_buffer *source,
+                               const dsri_sequence_cache *from, uint64_t n_entries)
+{
+    const dsr_status status =
+        dsri_copy_bytes(destination, to->values, source, from->values, n_entries * from->value_bytes);
+    return status == DSR_OK
+               ? dsri_copy_bytes(destination, to->scales, source, from->scales, n_entries * from->scale_bytes)
+               : status;
+}
+
+dsr_status dsri_copy_states_and_rows(dsr_buffer *destination, const dsri_sequence_layout *to, const dsr_buffer *source,
+                                     const dsri_sequence_layout *from, uint64_t n_entries)
+{
+    const dsr_status status = dsri_copy_bytes(destination, 0, source, 0, from->state_bytes);
+    return status == DSR_OK ? copy_entries(destination, &to->kv, source, &from->kv, n_entries) : status;
 }
 
 /* Compressor states before the first token: kv 0 (as the buffer is created), score -inf. */
@@ -144,12 +206,11 @@ static dsr_status copy_storage(dsr_sequence *sequence, uint32_t max_context, dsr
     dsr_status status = dsri_storage_create(layer, max_context, &to);
     if (status != DSR_OK)
         return status;
-    const uint64_t compressed_bytes = n_entries * DSR_HEAD_DIM * sizeof(uint16_t);
     to->has_stale_states = from->has_stale_states;
-    status = dsri_copy_bytes(to->buffer, 0, from->buffer, 0, from->layout.fixed_bytes + compressed_bytes);
+    status =
+        dsri_copy_states_and_rows(to->buffer, &to->layout, from->buffer, &from->layout, DSRI_RING_ROWS + n_entries);
     if (status == DSR_OK && layer->compressors[DSRI_INDEX].dim)
-        status = dsri_copy_bytes(to->buffer, to->layout.index_keys, from->buffer, from->layout.index_keys,
-                                 n_entries * DSR_INDEX_DIM * sizeof(uint16_t));
+        status = copy_entries(to->buffer, &to->layout.keys, from->buffer, &from->layout.keys, n_entries);
     if (status != DSR_OK) {
         dsri_storage_release(layer, to);
         return status;

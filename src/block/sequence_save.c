@@ -2,8 +2,9 @@
  *
  *   magic "DSRSEQ\r\n", u32 version, u32 header words, header words (u32 or F32 bits: configuration, fingerprint of
  *   the layer's tensors low word first, position),
- *   window rows oldest to newest, compressed rows, index keys, and for each compressor the projected kv and score rows
- *   that its state depends on; then u64 checksum of all bytes before it. */
+ *   window rows oldest to newest, compressed rows, index keys, each followed by its scales if the caches are packed,
+ * and for each compressor the projected kv and score rows that its state depends on; then u64 checksum of all bytes
+ *   before it. */
 #include "block/layer.h"
 
 #include <errno.h>
@@ -80,7 +81,17 @@ typedef struct piece {
     uint64_t ring_rows; /* 0: plain */
 } piece;
 
-enum { MAX_PIECES = 3 + 2 * DSRI_N_COMPRESSORS };
+enum { MAX_PIECES = 2 * 3 + 2 * DSRI_N_COMPRESSORS };
+
+/* Appends entries of a cache: their values, then their scales; returns the new number of pieces. */
+static uint32_t add_entries(piece *pieces, uint32_t n, const dsri_sequence_cache *cache, uint64_t first,
+                            uint64_t n_entries, uint64_t ring_rows)
+{
+    pieces[n++] = (piece){cache->values, cache->value_bytes, first, n_entries, ring_rows};
+    if (cache->scale_bytes)
+        pieces[n++] = (piece){cache->scales, cache->scale_bytes, first, n_entries, ring_rows};
+    return n;
+}
 
 static uint32_t list_pieces(const dsr_attention *layer, const dsri_sequence_layout *l, uint32_t position,
                             piece pieces[MAX_PIECES])
@@ -88,12 +99,10 @@ static uint32_t list_pieces(const dsr_attention *layer, const dsri_sequence_layo
     const uint32_t ratio = dsri_layer_ratio(layer);
     const uint64_t n_entries = ratio ? position / ratio : 0;
     const uint32_t n_window = position < DSR_WINDOW ? position : DSR_WINDOW;
-    const uint64_t kv_bytes = DSR_HEAD_DIM * sizeof(uint16_t);
-    uint32_t n = 0;
-    pieces[n++] = (piece){l->cache, kv_bytes, position - n_window, n_window, DSRI_RING_ROWS};
-    pieces[n++] = (piece){l->cache, kv_bytes, DSRI_RING_ROWS, n_entries, 0};
+    uint32_t n = add_entries(pieces, 0, &l->kv, position - n_window, n_window, DSRI_RING_ROWS);
+    n = add_entries(pieces, n, &l->kv, DSRI_RING_ROWS, n_entries, 0);
     if (layer->compressors[DSRI_INDEX].dim)
-        pieces[n++] = (piece){l->index_keys, DSR_INDEX_DIM * sizeof(uint16_t), 0, n_entries, 0};
+        n = add_entries(pieces, n, &l->keys, 0, n_entries, 0);
     for (uint32_t i = 0; i < DSRI_N_COMPRESSORS; i++) {
         const dsri_layer_compressor *c = &layer->compressors[i];
         if (c->dim == 0)

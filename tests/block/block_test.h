@@ -47,7 +47,8 @@ typedef struct block_fixture {
 
 enum { BLOCK_ROWS = 256 };
 
-static inline void block_open(block_fixture *f, dsr_layer_kind kind, dsr_parallel_fn parallel, void *user)
+static inline void block_open_with(block_fixture *f, dsr_layer_kind kind, dsr_cache_treatment cache,
+                                   dsr_parallel_fn parallel, void *user)
 {
     dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
     memset(f, 0, sizeof *f);
@@ -58,12 +59,18 @@ static inline void block_open(block_fixture *f, dsr_layer_kind kind, dsr_paralle
     desc.n_threads = parallel ? 2 : 1;
     assert_ok(dsr_context_create(&desc, &f->context));
     f->config = block_config(kind);
+    f->config.cache = cache;
     synthetic_weights_init(&f->weights, &f->config, SYNTHETIC_BF16, 7);
     assert_ok(dsr_attention_create(f->context, &f->config, synthetic_lookup, &f->weights, SYNTHETIC_PREFIX, &f->layer));
     f->hidden = new_buffer(f->context, BLOCK_ROWS * BLOCK_HIDDEN * sizeof(uint16_t));
     f->output = new_buffer(f->context, BLOCK_ROWS * BLOCK_HIDDEN * sizeof(float));
     for (uint32_t t = 0; t < BLOCK_ROWS; t++)
         synthetic_input(7, 0, t, BLOCK_HIDDEN, (uint16_t *)dsr_buffer_data(f->hidden) + (size_t)t * BLOCK_HIDDEN);
+}
+
+static inline void block_open(block_fixture *f, dsr_layer_kind kind, dsr_parallel_fn parallel, void *user)
+{
+    block_open_with(f, kind, DSR_CACHE_BF16, parallel, user);
 }
 
 /* Frees all; nothing of ours may be left. */

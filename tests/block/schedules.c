@@ -21,7 +21,7 @@
 enum {
     HIDDEN = 64,
     N_STREAMS = 4,
-    N_LAYERS = 6,
+    N_LAYERS = 8,
     MAX_LIVE = 7,
     MAX_CHUNK = 700,
     N_CHECKPOINTS = 6,
@@ -61,9 +61,10 @@ static dsr_attention_config config_of(uint32_t which)
         dsr_cache_treatment cache;
         uint32_t n_index_heads, top_k;
     } kinds[N_LAYERS] = {
-        {DSR_LAYER_WINDOW, DSR_CACHE_BF16, 0, 0},     {DSR_LAYER_WINDOW, DSR_CACHE_OFFICIAL, 0, 0},
-        {DSR_LAYER_RATIO_128, DSR_CACHE_BF16, 0, 0},  {DSR_LAYER_RATIO_128, DSR_CACHE_OFFICIAL, 0, 0},
-        {DSR_LAYER_RATIO_4, DSR_CACHE_BF16, 64, 512}, {DSR_LAYER_RATIO_4, DSR_CACHE_OFFICIAL, 32, 32},
+        {DSR_LAYER_WINDOW, DSR_CACHE_BF16, 0, 0},      {DSR_LAYER_WINDOW, DSR_CACHE_OFFICIAL, 0, 0},
+        {DSR_LAYER_RATIO_128, DSR_CACHE_BF16, 0, 0},   {DSR_LAYER_RATIO_128, DSR_CACHE_OFFICIAL, 0, 0},
+        {DSR_LAYER_RATIO_4, DSR_CACHE_BF16, 64, 512},  {DSR_LAYER_RATIO_4, DSR_CACHE_OFFICIAL, 32, 32},
+        {DSR_LAYER_RATIO_128, DSR_CACHE_PACKED, 0, 0}, {DSR_LAYER_RATIO_4, DSR_CACHE_PACKED, 64, 32},
     };
     dsr_attention_config config = DSR_ATTENTION_CONFIG_INIT;
     config.kind = kinds[which].kind;
@@ -82,7 +83,7 @@ static dsr_attention_config config_of(uint32_t which)
 static uint32_t stream_tokens(const schedule_sizes *sizes, uint32_t which, uint32_t stream)
 {
     static const uint32_t lengths[N_STREAMS] = {2200, 300, 150, 40};
-    static const uint32_t longest[N_LAYERS] = {720, 300, 720, 400, 2200, 720};
+    static const uint32_t longest[N_LAYERS] = {720, 300, 720, 400, 2200, 720, 300, 720};
     uint32_t n = lengths[stream] < longest[which] ? lengths[stream] : longest[which];
     return n < sizes->longest_stream ? n : sizes->longest_stream;
 }

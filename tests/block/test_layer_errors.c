@@ -31,7 +31,7 @@ static void configurations(void **state)
     } while (0)
     expect(struct_size, 4, DSR_ERR_STRUCT_SIZE);
     expect(kind, (dsr_layer_kind)3, DSR_ERR_ENUM);
-    expect(cache, (dsr_cache_treatment)2, DSR_ERR_ENUM);
+    expect(cache, (dsr_cache_treatment)3, DSR_ERR_ENUM);
     expect(hidden_size, 0, DSR_ERR_VALUE);
     expect(hidden_size, 40, DSR_ERR_VALUE);
     expect(hidden_size, 65552, DSR_ERR_VALUE);

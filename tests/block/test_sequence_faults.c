@@ -8,10 +8,11 @@ enum { ALLOCATION_STRIDE = 13, FORK_STRIDE = 37, IS_EMULATED = 1 };
 enum { ALLOCATION_STRIDE = 1, FORK_STRIDE = 5, IS_EMULATED = 0 };
 #endif
 
-static void live(block_life *life, dsr_layer_kind kind, uint32_t n_prefill, dsr_parallel_fn parallel, void *user)
+static void live(block_life *life, dsr_layer_kind kind, dsr_cache_treatment cache, uint32_t n_prefill,
+                 dsr_parallel_fn parallel, void *user)
 {
     memset(life, 0, sizeof *life);
-    block_open(&life->f, kind, parallel, user);
+    block_open_with(&life->f, kind, cache, parallel, user);
     life->n_prefill = n_prefill;
 }
 
@@ -45,15 +46,15 @@ static void allocations_of_a_layer(void **state)
     block_close(&f);
 }
 
-static void allocations_of_a_life(dsr_layer_kind kind, uint32_t n_prefill)
+static void allocations_of_a_life(dsr_layer_kind kind, dsr_cache_treatment cache, uint32_t n_prefill)
 {
     block_life healthy, life;
     uint64_t n_calls = UINT64_MAX;
-    live(&healthy, kind, n_prefill, NULL, NULL);
+    live(&healthy, kind, cache, n_prefill, NULL, NULL);
     block_live(&healthy);
     assert_int_equal(healthy.n_failures, 0);
     for (uint64_t n = 1; n <= n_calls; n += ALLOCATION_STRIDE) {
-        live(&life, kind, n_prefill, NULL, NULL);
+        live(&life, kind, cache, n_prefill, NULL, NULL);
         life.expected_failure = DSR_ERR_OUT_OF_MEMORY;
         life.f.counter.fail_at = life.f.counter.n_calls + n;
         block_live(&life);
@@ -75,7 +76,9 @@ static void allocations_of_a_life(dsr_layer_kind kind, uint32_t n_prefill)
 static void allocations(void **state)
 {
     (void)state;
-    allocations_of_a_life(DSR_LAYER_RATIO_4, 7);
+    allocations_of_a_life(DSR_LAYER_RATIO_4, DSR_CACHE_BF16, 7);
+    if (!IS_EMULATED)
+        allocations_of_a_life(DSR_LAYER_RATIO_4, DSR_CACHE_PACKED, 6);
 }
 
 /* ---- runs that break off --------------------------------------------------------------------------------------- */
@@ -98,17 +101,17 @@ static void run_tasks(void *user, uint32_t n_tasks, dsr_task_fn body, void *body
         body(body_context, i, i % 2);
 }
 
-static void broken_runs(dsr_layer_kind kind, uint32_t n_prefill, uint64_t stride)
+static void broken_runs(dsr_layer_kind kind, dsr_cache_treatment cache, uint32_t n_prefill, uint64_t stride)
 {
     bad_runner runner = {0};
     block_life healthy, life;
     uint64_t n_forks;
-    live(&healthy, kind, n_prefill, run_tasks, &runner);
+    live(&healthy, kind, cache, n_prefill, run_tasks, &runner);
     block_live(&healthy);
     n_forks = runner.n_calls;
     for (uint64_t n = 1; n <= n_forks; n += stride) {
         runner = (bad_runner){.fail_at = n, .drops_all = n % 2 == 0};
-        live(&life, kind, n_prefill, run_tasks, &runner);
+        live(&life, kind, cache, n_prefill, run_tasks, &runner);
         life.expected_failure = DSR_ERR_STATE;
         block_live(&life);
         assert_int_equal(life.n_failures, 1);
@@ -125,9 +128,11 @@ static void broken_runs(dsr_layer_kind kind, uint32_t n_prefill, uint64_t stride
 static void runs_that_break_off(void **state)
 {
     (void)state;
-    broken_runs(DSR_LAYER_RATIO_4, 7, FORK_STRIDE);
-    if (!IS_EMULATED)
-        broken_runs(DSR_LAYER_RATIO_128, 125, 53);
+    broken_runs(DSR_LAYER_RATIO_4, DSR_CACHE_BF16, 7, FORK_STRIDE);
+    if (IS_EMULATED)
+        return;
+    broken_runs(DSR_LAYER_RATIO_128, DSR_CACHE_BF16, 125, 53);
+    broken_runs(DSR_LAYER_RATIO_4, DSR_CACHE_PACKED, 7, 31);
 }
 
 /* ---- steady state ---------------------------------------------------------------------------------------------- */
