@@ -74,7 +74,7 @@ typedef void (*dsr_parallel_fn)(void *user, uint32_t n_tasks, dsr_task_fn body, 
 typedef struct dsr_context_desc {
     uint32_t struct_size;    /* sizeof(dsr_context_desc) */
     dsr_device_kind device;  /* default: CPU */
-    uint32_t device_index;   /* CUDA device number */
+    uint32_t device_index;   /* CUDA device number; 0 with cuda_context */
     dsr_exactness exactness; /* default: device-exact */
     dsr_isa isa;             /* CPU: force an instruction set. AUTO: the environment variable DSR_ISA if it is set, else
                                 the best one here. One that is not available is refused, never replaced. */
@@ -86,6 +86,8 @@ typedef struct dsr_context_desc {
     void *log_user;
     dsr_parallel_fn parallel; /* default: our own threads */
     void *parallel_user;
+    void *cuda_context; /* CUDA: the CUcontext to work in, which must outlive this one; default: the primary context of
+                           the device, which the CUDA runtime uses too */
 } dsr_context_desc;
 
 #define DSR_CONTEXT_DESC_INIT DSR_STRUCT_INIT(dsr_context_desc)

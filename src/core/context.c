@@ -73,6 +73,8 @@ static dsr_status check_desc(dsr_context *context, const dsr_context_desc *desc)
     if (desc->n_threads > MAX_THREADS)
         return dsri_fail(context, DSR_ERR_VALUE, "context: n_threads is %u, needed is at most %d", desc->n_threads,
                          MAX_THREADS);
+    if (desc->cuda_context && desc->device != DSR_DEVICE_CUDA)
+        return dsri_fail(context, DSR_ERR_VALUE, "context: cuda_context is given, but the device is not CUDA");
     if (!desc->allocator.allocate != !desc->allocator.release)
         return dsri_fail(context, DSR_ERR_NULL, "context: allocator has one of allocate and release, needed are both");
     return DSR_OK;

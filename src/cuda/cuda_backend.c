@@ -1,4 +1,5 @@
-/* The CUDA back end over the driver API. The primary context is retained and current only inside a call of ours. */
+/* The CUDA back end over the driver API. Its CUDA context, the caller's or the device's primary one, is current only
+ * inside a call of ours. */
 #include "cuda/cuda_backend.h"
 #include "cuda/cuda_caller_kernel.h"
 
@@ -23,7 +24,7 @@ dsr_status dsri_cuda_enter(dsri_cuda_device *device)
 {
     if (device->is_lost)
         return dsri_fail(device->context, DSR_ERR_DEVICE_LOST, "cuda: the device was lost by an earlier error");
-    return dsri_cuda_check(device, device->driver.cuCtxPushCurrent(device->primary), "cuCtxPushCurrent");
+    return dsri_cuda_check(device, device->driver.cuCtxPushCurrent(device->current), "cuCtxPushCurrent");
 }
 
 void dsri_cuda_leave(dsri_cuda_device *device)
@@ -47,61 +48,94 @@ static uint32_t cuda_device_count(void)
     return (uint32_t)count;
 }
 
-static dsr_status load_kernel(dsri_cuda_device *device, const dsri_cuda_kernel *kernel, dsri_cuda_entry *entry)
+static dsr_status set_attribute(dsri_cuda_device *device, CUfunction function, int attribute, int value)
 {
-    entry->kernel = kernel;
-    for (uint32_t i = 0; i < kernel->n_launches; i++) {
+    return dsri_cuda_check(device, device->driver.cuFuncSetAttribute(function, attribute, value), "cuFuncSetAttribute");
+}
+
+static dsr_status load_launch(dsri_cuda_device *device, const dsri_cuda_launch *launch, CUfunction function)
+{
+    dsr_status status = DSR_OK;
+    if (launch->shared_bytes > 48 * 1024)
+        status = set_attribute(device, function, DSRI_CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)launch->shared_bytes);
+    if (status == DSR_OK && launch->non_portable_cluster)
+        status = set_attribute(device, function, DSRI_CU_FUNCTION_NON_PORTABLE_CLUSTER, 1);
+    return status;
+}
+
+/* Adds a kernel to the device's, unless the image has none of it for this device: one for newer devices is missing from
+ * an image that was compiled for older ones only (DSR_CUDA_ARCHS), whatever the device. */
+static dsr_status load_kernel(dsri_cuda_device *device, const dsri_cuda_kernel *kernel)
+{
+    dsri_cuda_entry *entry = &device->entries[device->n_entries];
+    dsr_status status = DSR_OK;
+    for (uint32_t i = 0; i < kernel->n_launches && status == DSR_OK; i++) {
         const dsri_cuda_launch *launch = &kernel->launches[i];
+        const CUresult result = device->driver.cuModuleGetFunction(&entry->functions[i], device->module, launch->entry);
+        if (result == DSRI_CU_NOT_FOUND && kernel->min_compute > DSRI_CUDA_MIN_COMPUTE)
+            return DSR_OK;
         entry->names[i] = launch->entry;
-        dsr_status status = dsri_cuda_check(
-            device, device->driver.cuModuleGetFunction(&entry->functions[i], device->module, launch->entry),
-            launch->entry);
-        if (status == DSR_OK && launch->shared_bytes > 48 * 1024)
-            status = dsri_cuda_check(device,
-                                     device->driver.cuFuncSetAttribute(entry->functions[i],
-                                                                       DSRI_CU_FUNCTION_MAX_DYNAMIC_SHARED,
-                                                                       (int)launch->shared_bytes),
-                                     "cuFuncSetAttribute");
-        if (status == DSR_OK && launch->non_portable_cluster)
-            status = dsri_cuda_check(
-                device,
-                device->driver.cuFuncSetAttribute(entry->functions[i], DSRI_CU_FUNCTION_NON_PORTABLE_CLUSTER, 1),
-                "cuFuncSetAttribute");
-        if (status != DSR_OK)
-            return status;
+        status = dsri_cuda_check(device, result, launch->entry);
+        if (status == DSR_OK)
+            status = load_launch(device, launch, entry->functions[i]);
     }
-    return DSR_OK;
+    entry->kernel = kernel;
+    device->n_entries++;
+    return status;
 }
 
 static dsr_status load_kernels(dsri_cuda_device *device)
 {
     dsr_status status =
         dsri_cuda_check(device, device->driver.cuModuleLoadData(&device->module, dsri_cuda_image), "cuModuleLoadData");
-    uint32_t n = 0;
     const dsri_cuda_kernel *kernel;
     for (uint32_t i = 0; (kernel = dsri_cuda_kernel_at(i)) != NULL && status == DSR_OK; i++)
         if (kernel->min_compute <= device->compute)
-            status = load_kernel(device, kernel, &device->entries[n++]);
+            status = load_kernel(device, kernel);
     if (status == DSR_OK)
         status = dsri_cuda_check(device, device->driver.cuStreamCreate(&device->stream, DSRI_CU_STREAM_NON_BLOCKING),
                                  "cuStreamCreate");
     return status;
 }
 
-static dsr_status find_device(dsri_cuda_device *device, uint32_t index)
+/* Sets the device's number, and its primary context. */
+static dsr_status take_primary_context(dsri_cuda_device *device, uint32_t index)
 {
-    dsr_context *context = device->context;
     const dsri_cuda_driver *driver = &device->driver;
-    int count = 0, major = 0, minor = 0;
+    int count = 0;
     const CUresult counted = driver->cuDeviceGetCount(&count);
-    if (counted != DSRI_CU_SUCCESS || (uint32_t)count <= index)
-        return dsri_fail(context, DSR_ERR_UNSUPPORTED_DEVICE, "context: CUDA device %u does not exist, there are %d",
-                         index, count);
+    if (counted != DSRI_CU_SUCCESS || count < 0 || (uint32_t)count <= index)
+        return dsri_fail(device->context, DSR_ERR_UNSUPPORTED_DEVICE,
+                         "context: CUDA device %u does not exist, there are %d", index, count);
     dsr_status status = dsri_cuda_check(device, driver->cuDeviceGet(&device->ordinal, (int)index), "cuDeviceGet");
     if (status == DSR_OK)
-        status = dsri_cuda_check(device,
-                                 driver->cuDeviceGetAttribute(&major, DSRI_CU_ATTRIBUTE_COMPUTE_MAJOR, device->ordinal),
-                                 "cuDeviceGetAttribute");
+        status = dsri_cuda_check(device, driver->cuDevicePrimaryCtxRetain(&device->current, device->ordinal),
+                                 "cuDevicePrimaryCtxRetain");
+    device->is_primary = status == DSR_OK;
+    return status;
+}
+
+static dsr_status take_callers_context(dsri_cuda_device *device, const dsr_context_desc *desc)
+{
+    if (desc->device_index != 0)
+        return dsri_fail(device->context, DSR_ERR_VALUE,
+                         "context: device_index is %u, needed is 0 where cuda_context is given", desc->device_index);
+    device->current = desc->cuda_context;
+    dsr_status status = dsri_cuda_enter(device);
+    if (status != DSR_OK)
+        return status;
+    status = dsri_cuda_check(device, device->driver.cuCtxGetDevice(&device->ordinal), "cuCtxGetDevice");
+    dsri_cuda_leave(device);
+    return status;
+}
+
+static dsr_status check_compute(dsri_cuda_device *device)
+{
+    const dsri_cuda_driver *driver = &device->driver;
+    int major = 0, minor = 0;
+    dsr_status status =
+        dsri_cuda_check(device, driver->cuDeviceGetAttribute(&major, DSRI_CU_ATTRIBUTE_COMPUTE_MAJOR, device->ordinal),
+                        "cuDeviceGetAttribute");
     if (status == DSR_OK)
         status = dsri_cuda_check(device,
                                  driver->cuDeviceGetAttribute(&minor, DSRI_CU_ATTRIBUTE_COMPUTE_MINOR, device->ordinal),
@@ -109,12 +143,11 @@ static dsr_status find_device(dsri_cuda_device *device, uint32_t index)
     if (status != DSR_OK)
         return status;
     device->compute = (uint32_t)(10 * major + minor);
-    if (device->compute < 80)
-        return dsri_fail(context, DSR_ERR_UNSUPPORTED_DEVICE,
-                         "context: CUDA device %u has compute capability %d.%d, at least 8.0 is needed", index, major,
-                         minor);
-    return dsri_cuda_check(device, driver->cuDevicePrimaryCtxRetain(&device->primary, device->ordinal),
-                           "cuDevicePrimaryCtxRetain");
+    if (device->compute < DSRI_CUDA_MIN_COMPUTE)
+        return dsri_fail(device->context, DSR_ERR_UNSUPPORTED_DEVICE,
+                         "context: CUDA device %d has compute capability %d.%d, at least 8.0 is needed",
+                         device->ordinal, major, minor);
+    return DSR_OK;
 }
 
 static void cuda_close(void *opened, int is_forked)
@@ -122,14 +155,14 @@ static void cuda_close(void *opened, int is_forked)
     dsri_cuda_device *device = opened;
     dsr_context *context = device->context;
     if (!is_forked && device->driver.library != NULL) {
-        if (device->primary != NULL && !device->is_lost && dsri_cuda_enter(device) == DSR_OK) {
+        if (device->current != NULL && !device->is_lost && dsri_cuda_enter(device) == DSR_OK) {
             if (device->stream != NULL)
                 (void)device->driver.cuStreamDestroy(device->stream);
             if (device->module != NULL)
                 (void)device->driver.cuModuleUnload(device->module);
             dsri_cuda_leave(device);
         }
-        if (device->primary != NULL)
+        if (device->is_primary)
             (void)device->driver.cuDevicePrimaryCtxRelease(device->ordinal);
         dsri_cuda_driver_unload(&device->driver);
     }
@@ -148,7 +181,10 @@ static dsr_status cuda_open(dsr_context *context, const dsr_context_desc *desc, 
     if (!dsri_cuda_driver_load(&device->driver, text))
         status = dsri_fail(context, DSR_ERR_UNSUPPORTED_DEVICE, "context: no CUDA: %s", text);
     if (status == DSR_OK)
-        status = find_device(device, desc->device_index);
+        status = desc->cuda_context != NULL ? take_callers_context(device, desc)
+                                            : take_primary_context(device, desc->device_index);
+    if (status == DSR_OK)
+        status = check_compute(device);
     if (status == DSR_OK)
         status = dsri_cuda_enter(device);
     if (status == DSR_OK) {
@@ -168,7 +204,7 @@ static dsr_status cuda_open(dsr_context *context, const dsr_context_desc *desc, 
 static const char *cuda_kernel_name(void *opened, uint32_t index)
 {
     const dsri_cuda_device *device = opened;
-    for (uint32_t i = 0; i < DSRI_CUDA_MAX_KERNELS && device->entries[i].kernel != NULL; i++) {
+    for (uint32_t i = 0; i < device->n_entries; i++) {
         const uint32_t n = device->entries[i].kernel->n_launches;
         if (index < n)
             return device->entries[i].names[index];
@@ -339,13 +375,13 @@ static dsr_status encoder_set_stream(void *opened, void *state, void *stream)
 static const dsri_cuda_entry *choose(const dsri_cuda_device *device, dsri_op op, const void *plan)
 {
     const dsri_cuda_entry *best = NULL;
-    for (uint32_t i = 0; i < DSRI_CUDA_MAX_KERNELS && device->entries[i].kernel != NULL; i++) {
+    for (uint32_t i = 0; i < device->n_entries; i++) {
         const dsri_cuda_kernel *kernel = device->entries[i].kernel;
         if (kernel->op != op || (kernel->accepts != NULL && !kernel->accepts(plan)))
             continue;
         if (kernel->exactness == device->context->exactness)
             return &device->entries[i];
-        if (kernel->exactness == DSR_EXACT_DEVICE)
+        if (kernel->exactness == DSR_EXACT_DEVICE && best == NULL)
             best = &device->entries[i];
     }
     return best;

@@ -6,10 +6,10 @@
 #include "cuda/cuda_driver.h"
 #include "cuda/cuda_kernel.h"
 
-enum { DSRI_CUDA_MAX_KERNELS = 32 };
+enum { DSRI_CUDA_MAX_KERNELS = 64, DSRI_CUDA_MIN_COMPUTE = 80 };
 
 typedef struct dsri_cuda_entry {
-    const dsri_cuda_kernel *kernel; /* null past the end */
+    const dsri_cuda_kernel *kernel;
     CUfunction functions[DSRI_MAX_LAUNCHES];
     const char *names[DSRI_MAX_LAUNCHES];
 } dsri_cuda_entry;
@@ -53,13 +53,15 @@ struct dsri_cuda_device {
     dsr_context *context;
     dsri_cuda_driver driver;
     CUdevice ordinal;
-    CUcontext primary;
+    CUcontext current; /* made current inside every call */
+    int is_primary;    /* retained by us, not the caller's */
     CUmodule module;
     CUstream stream;  /* of memory calls */
     uint32_t compute; /* such as 90 */
     int is_lost;
     dsri_cuda_encoder *encoders;
-    dsri_cuda_entry entries[DSRI_CUDA_MAX_KERNELS];
+    uint32_t n_entries;
+    dsri_cuda_entry entries[DSRI_CUDA_MAX_KERNELS]; /* in the order of dsri_cuda_kernel_at() */
 };
 
 /* DSR_OK, or the status and text of a driver error in `call`. */

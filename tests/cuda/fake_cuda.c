@@ -128,7 +128,7 @@ ENTRY(cuGetErrorName, (CUresult result, const char **name))
 ENTRY(cuDeviceGetCount, (int *n))
 {
     COUNT();
-    *n = 1;
+    *n = state.n_devices ? state.n_devices : 1;
     return SUCCESS;
 }
 
@@ -143,29 +143,39 @@ ENTRY(cuDeviceGetAttribute, (int *value, int attribute, int device))
 {
     (void)device;
     COUNT();
-    *value = attribute == 75 ? 9 : 0;
+    const int compute = state.compute ? state.compute : 90;
+    *value = attribute == 75 ? compute / 10 : compute % 10;
     return SUCCESS;
 }
 
 ENTRY(cuDevicePrimaryCtxRetain, (void **context, int device))
 {
-    (void)device;
+    static char primaries[16];
     COUNT();
-    *context = &state;
+    state.n_retained++;
+    *context = &primaries[device % 16];
     return SUCCESS;
 }
 
 ENTRY(cuDevicePrimaryCtxRelease_v2, (int device))
 {
     (void)device;
+    state.n_retained--;
+    return SUCCESS;
+}
+
+ENTRY(cuCtxGetDevice, (int *device))
+{
+    COUNT();
+    *device = state.context_device;
     return SUCCESS;
 }
 
 ENTRY(cuCtxPushCurrent_v2, (void *context))
 {
-    (void)context;
     COUNT();
     state.push_depth++;
+    state.last_pushed = context;
     return SUCCESS;
 }
 
@@ -333,7 +343,7 @@ ENTRY(cuModuleGetFunction, (void **function, void *module, const char *name))
         void *out;
     } address = {name};
     *function = address.out;
-    return name[0] != '\0' ? SUCCESS : NOT_FOUND;
+    return name[0] != '\0' && (state.missing == NULL || strstr(name, state.missing) == NULL) ? SUCCESS : NOT_FOUND;
 }
 
 ENTRY(cuFuncSetAttribute, (void *function, int attribute, int value))

@@ -14,6 +14,12 @@ typedef struct fake_cuda_state {
     uint32_t n_updates;      /* of node arguments */
     int is_capturing;        /* what cuStreamIsCapturing answers */
     int push_depth;          /* contexts pushed and not popped */
+    const void *last_pushed; /* context */
+    int n_retained;          /* primary contexts retained and not released */
+    int n_devices;           /* 0: 1 */
+    int compute;             /* compute capability of the devices, such as 80; 0: 90 */
+    int context_device;      /* what cuCtxGetDevice answers */
+    const char *missing;     /* entries with this in their names are in no module; null: none */
     int n_allocations;       /* device allocations not freed */
     uint32_t last_grid[3];
     uint32_t last_block[3];

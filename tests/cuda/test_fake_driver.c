@@ -233,6 +233,117 @@ static void test_no_driver_is_a_status(void **state)
     }
 }
 
+static dsr_status open_device(uint32_t index, void *cuda_context, dsr_exactness exactness, dsr_context **context)
+{
+    dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+    desc.device = DSR_DEVICE_CUDA;
+    desc.device_index = index;
+    desc.cuda_context = cuda_context;
+    desc.exactness = exactness;
+    return dsr_context_create(&desc, context);
+}
+
+/* Two contexts at once, on two devices: every call works in its own context's CUDA context. */
+static void test_two_devices(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    dsr_context *contexts[3] = {NULL, NULL, NULL};
+    dsr_buffer *buffers[2];
+    const void *current[2];
+    const uint32_t byte = 1;
+    fake->n_devices = 2;
+    assert_int_equal(dsr_device_count(DSR_DEVICE_CUDA), 2);
+    assert_int_equal(open_device(2, NULL, DSR_EXACT_DEVICE, &contexts[2]), DSR_ERR_UNSUPPORTED_DEVICE);
+    assert_non_null(strstr(dsr_create_error_text(), "CUDA device 2 does not exist, there are 2"));
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(open_device(i, NULL, DSR_EXACT_DEVICE, &contexts[i]), DSR_OK);
+        assert_int_equal(dsr_buffer_create(contexts[i], 4, &buffers[i]), DSR_OK);
+        current[i] = fake->last_pushed;
+    }
+    assert_ptr_not_equal(current[0], current[1]);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(dsr_buffer_write(buffers[i], 0, &byte, 4), DSR_OK);
+        assert_ptr_equal(fake->last_pushed, current[i]);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        dsr_buffer_destroy(buffers[i]);
+        dsr_context_destroy(contexts[i]);
+    }
+    assert_int_equal(fake->n_retained, 0);
+    assert_int_equal(fake->push_depth, 0);
+}
+
+static void test_callers_cuda_context(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    int own;
+    dsr_context *context = NULL;
+    dsr_buffer *buffer;
+    fake->n_devices = 2;
+    fake->context_device = 1;
+    assert_int_equal(open_device(1, &own, DSR_EXACT_DEVICE, &context), DSR_ERR_VALUE);
+    assert_int_equal(open_device(0, &own, DSR_EXACT_DEVICE, &context), DSR_OK);
+    assert_ptr_equal(fake->last_pushed, &own);
+    assert_int_equal(fake->n_retained, 0);
+    assert_int_equal(dsr_buffer_create(context, 4, &buffer), DSR_OK);
+    assert_ptr_equal(fake->last_pushed, &own);
+    dsr_buffer_destroy(buffer);
+    dsr_context_destroy(context);
+    assert_int_equal(fake->n_retained, 0);
+    assert_int_equal(fake->push_depth, 0);
+    uint32_t n_calls = 0;
+    for (uint32_t fail_at = 1; fail_at <= n_calls + 1; fail_at++) {
+        memset(fake, 0, sizeof *fake);
+        fake->fail_at = fail_at;
+        fake->fail_with = 999;
+        context = NULL;
+        const dsr_status status = open_device(0, &own, DSR_EXACT_DEVICE, &context);
+        n_calls = fake->n_calls;
+        assert_int_equal(status == DSR_OK, context != NULL);
+        assert_int_equal(status == DSR_OK, n_calls < fail_at);
+        dsr_context_destroy(context);
+        assert_int_equal(fake->push_depth, 0);
+    }
+}
+
+static int has_kernel(const dsr_context *context, const char *part)
+{
+    for (uint32_t i = 0; i < dsr_registry_n_kernels(context); i++)
+        if (strstr(dsr_registry_kernel_name(context, i), part) != NULL)
+            return 1;
+    return 0;
+}
+
+/* Kernels for newer devices are left out on older ones, and where the image was compiled without them. */
+static void test_older_devices(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    dsr_context *context = NULL;
+    fake->compute = 75;
+    assert_int_equal(open_device(0, NULL, DSR_EXACT_ROW, &context), DSR_ERR_UNSUPPORTED_DEVICE);
+    assert_non_null(strstr(dsr_create_error_text(), "compute capability 7.5"));
+    assert_int_equal(fake->n_retained, 0);
+    static const struct {
+        int compute;
+        const char *missing;
+        int has_cluster_kernel;
+    } devices[] = {{80, NULL, 0}, {90, "attention_row", 0}, {90, NULL, 1}};
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+        fake->compute = devices[i].compute;
+        fake->missing = devices[i].missing;
+        assert_int_equal(open_device(0, NULL, DSR_EXACT_ROW, &context), DSR_OK);
+        assert_int_equal(has_kernel(context, "attention_row"), devices[i].has_cluster_kernel);
+        assert_true(has_kernel(context, "attention_values"));
+        dsr_context_destroy(context);
+    }
+    fake->missing = "dsr_copy"; /* one that every device has: the image is not the library's */
+    assert_int_equal(open_device(0, NULL, DSR_EXACT_ROW, &context), DSR_ERR_DEVICE);
+    assert_int_equal(fake->n_retained, 0);
+}
+
 static void test_host_kernels_are_refused(void **state)
 {
     (void)state;
@@ -253,6 +364,9 @@ int main(void)
         cmocka_unit_test_setup(test_every_driver_call_may_fail, reset_fake),
         cmocka_unit_test_setup(test_a_lost_device_stays_lost, reset_fake),
         cmocka_unit_test_setup(test_no_driver_is_a_status, reset_fake),
+        cmocka_unit_test_setup(test_two_devices, reset_fake),
+        cmocka_unit_test_setup(test_callers_cuda_context, reset_fake),
+        cmocka_unit_test_setup(test_older_devices, reset_fake),
         cmocka_unit_test_setup(test_host_kernels_are_refused, reset_fake),
     };
     return cmocka_run_group_tests(tests, load_fake, NULL);

@@ -251,9 +251,20 @@ static void check_stream(dsr_context *context, const char *kernel)
     expect(driver.stream_destroy(stream) == 0, "end of a stream");
 }
 
-/* The current context is the caller's before and after every kind of call. */
+static dsr_status open_context(uint32_t device, void *cuda_context, dsr_context **context)
+{
+    dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+    desc.device = DSR_DEVICE_CUDA;
+    desc.device_index = device;
+    desc.cuda_context = cuda_context;
+    return dsr_context_create(&desc, context);
+}
+
+/* The current context is the caller's before and after every kind of call; and a context of ours works in it. */
 static void check_current(dsr_context *context, const char *kernel)
 {
+    const dsr_device_kernel_desc scale = kernel_of("in_own", DSR_CODE_PTX, ptx, sizeof ptx - 1);
+    dsr_context *inside = NULL;
     void *own = NULL, *now = NULL;
     work w;
     if (!expect(driver.create(&own, 0, 0) == 0, "a context of the caller's"))
@@ -265,15 +276,12 @@ static void check_current(dsr_context *context, const char *kernel)
     expect(is_result(&w, 7, 2), "under another current context");
     close_work(&w);
     expect(driver.get_current(&now) == 0 && now == own, "the current context stays");
+    must(NULL, open_context(0, own, &inside));
+    must(inside, dsr_registry_add_device_kernel(inside, &scale));
+    check_graph(inside, "in_own");
+    check_stream(inside, "in_own");
+    dsr_context_destroy(inside);
     expect(driver.destroy(own) == 0, "end of a context");
-}
-
-static dsr_status open_context(uint32_t device, dsr_context **context)
-{
-    dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
-    desc.device = DSR_DEVICE_CUDA;
-    desc.device_index = device;
-    return dsr_context_create(&desc, context);
 }
 
 /* Two contexts, on two devices where there are two, each with several encoders in flight at once. */
@@ -285,7 +293,7 @@ static void check_many(void)
     dsr_context *contexts[N_CONTEXTS];
     work w[N_CONTEXTS][N_ENCODERS];
     for (uint32_t c = 0; c < N_CONTEXTS; c++) {
-        must(NULL, open_context(c % n_devices, &contexts[c]));
+        must(NULL, open_context(c % n_devices, NULL, &contexts[c]));
         must(contexts[c], dsr_registry_add_device_kernel(contexts[c], &kernel));
         for (uint32_t e = 0; e < N_ENCODERS; e++) {
             open_work(&w[c][e], contexts[c]);
@@ -354,7 +362,7 @@ int main(int argc, char **argv)
     dsr_context *context = NULL;
     void *primary = NULL, *now = &now;
     open_driver();
-    must(NULL, open_context(0, &context));
+    must(NULL, open_context(0, NULL, &context));
     expect(driver.get_current(&now) == 0 && now == NULL, "no current context stays none");
     expect(driver.retain(&primary, 0) == 0 && driver.set_current(primary) == 0, "the primary context");
     dsr_device_kernel_desc kernel = kernel_of("ptx", DSR_CODE_PTX, ptx, sizeof ptx - 1);

@@ -82,6 +82,9 @@ static void test_refusals(void **state)
     desc.device_index = 1;
     refuse(desc, DSR_ERR_UNSUPPORTED_DEVICE, "device_index is 1");
     desc = good;
+    desc.cuda_context = &counter;
+    refuse(desc, DSR_ERR_VALUE, "cuda_context");
+    desc = good;
     desc.allocator = counting_hook(&counter);
     desc.allocator.release = NULL;
     refuse(desc, DSR_ERR_NULL, "allocator");
