@@ -153,3 +153,36 @@ int bench_measure(session *a, session *versus, const bench_shape *shape, double 
     }
     return a->code != CLI_DONE ? a->code : versus != NULL ? versus->code : CLI_DONE;
 }
+
+static void run_smallest(session *s, const dsr_gather_desc *gather)
+{
+    if (s->code == CLI_DONE) {
+        session_check(s, dsr_encoder_reset(s->encoder));
+        session_check(s, dsr_encode_gather(s->encoder, gather));
+    }
+    run(s, s->encoder, 0);
+}
+
+double bench_measure_smallest(session *s)
+{
+    enum { PASSES = 9, CALLS = 1000 };
+    const dsr_view source = session_allocate(s, sizeof(float), DSR_DTYPE_F32);
+    dsr_gather_desc gather = DSR_GATHER_DESC_INIT;
+    samples *calls = cli_allocate(sizeof *calls);
+    gather.n_rows = 1;
+    gather.sources = &source;
+    gather.row_elements = 1;
+    gather.output = session_allocate(s, sizeof(float), DSR_DTYPE_F32);
+    for (int i = 0; i < PASSES; i++) {
+        const double begin = bench_now();
+        for (int c = 0; c < CALLS; c++) {
+            run_smallest(s, &gather);
+        }
+        calls->seconds[calls->n++] = (bench_now() - begin) / CALLS;
+    }
+    const double median = stats_of(calls).median;
+    free(calls);
+    session_check(s, dsr_encoder_reset(s->encoder));
+    session_release_buffers(s);
+    return median;
+}

@@ -4,6 +4,7 @@
 #include "cli.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -137,6 +138,52 @@ double bench_probe_fma(dsr_isa isa)
     return 0;
 }
 
+typedef struct multiplier {
+    pthread_t thread;
+    atomic_int *may_start;
+    dsr_isa isa;
+    double gflops;
+} multiplier;
+
+static void *multiply_with_others(void *argument)
+{
+    enum { LOOPS = 50 };
+    multiplier *m = argument;
+    double sum = 0;
+    while (!atomic_load(m->may_start)) {
+    }
+    for (int i = 0; i < LOOPS; i++) {
+        sum += bench_probe_fma(m->isa);
+    }
+    m->gflops = sum / LOOPS;
+    return NULL;
+}
+
+double bench_probe_fma_all(dsr_isa isa, uint32_t n_threads)
+{
+    multiplier *all = cli_allocate(n_threads * sizeof *all);
+    atomic_int may_start = 0;
+    uint32_t n_started = 0;
+    double sum = 0;
+    for (uint32_t i = 0; i < n_threads; i++) {
+        all[i] = (multiplier){.may_start = &may_start, .isa = isa};
+    }
+    while (n_started + 1 < n_threads &&
+           pthread_create(&all[n_started].thread, NULL, multiply_with_others, &all[n_started]) == 0) {
+        n_started++;
+    }
+    atomic_store(&may_start, 1);
+    multiply_with_others(&all[n_threads - 1]);
+    for (uint32_t i = 0; i < n_started; i++) {
+        pthread_join(all[i].thread, NULL);
+    }
+    for (uint32_t i = 0; i < n_threads; i++) {
+        sum += all[i].gflops;
+    }
+    free(all);
+    return sum;
+}
+
 double bench_probe_bf16(void)
 {
 #if defined(__x86_64__)
@@ -216,6 +263,7 @@ static double median(double *samples)
 bench_peaks bench_measure_peaks(dsr_isa isa, uint32_t n_threads)
 {
     double samples[5][PASSES];
+    const uint32_t n_workers = n_threads ? n_threads : 1;
     uint64_t *memory = cli_allocate(READ_BYTES);
     for (size_t i = 0; i < READ_BYTES / sizeof *memory; i += 512) {
         memory[i] = i; /* a page of its own for every page */
@@ -225,9 +273,13 @@ bench_peaks bench_measure_peaks(dsr_isa isa, uint32_t n_threads)
         samples[1][i] = bench_probe_bf16();
         samples[2][i] = bench_probe_amx();
         samples[3][i] = bench_probe_read(memory, READ_BYTES, 1);
-        samples[4][i] = bench_probe_read(memory, READ_BYTES, n_threads ? n_threads : 1);
+        samples[4][i] = bench_probe_read(memory, READ_BYTES, n_workers);
     }
     free(memory);
-    return (bench_peaks){median(samples[0]), median(samples[1]), median(samples[2]), median(samples[3]),
-                         median(samples[4])};
+    return (bench_peaks){.fma_gflops = median(samples[0]),
+                         .fma_all_gflops = bench_probe_fma_all(isa, n_workers),
+                         .bf16_gflops = median(samples[1]),
+                         .amx_gflops = median(samples[2]),
+                         .read_gbytes = median(samples[3]),
+                         .read_all_gbytes = median(samples[4])};
 }

@@ -12,6 +12,7 @@ typedef struct bench_run {
     dsr_exactness exactness;
     uint32_t n_threads; /* the most of the run */
     bench_peaks peaks;
+    double smallest_seconds; /* of the smallest op, first context */
     bench_result *results;
     size_t n_results;
 } bench_run;

@@ -25,6 +25,18 @@ static uint32_t *field_named(bench_shape *shape, const char *name)
     return NULL;
 }
 
+static int parse_pattern(bench_shape *shape, const char *name)
+{
+    static const char *const names[BENCH_N_PATTERNS] = {"random", "rising", "falling", "equal"};
+    for (int i = 0; i < BENCH_N_PATTERNS; i++) {
+        if (shape->op == BENCH_INDEXER && strcmp(names[i], name) == 0) {
+            shape->pattern = (bench_pattern)i;
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static int parse_parameter(bench_shape *shape, char *word)
 {
     char *value = strchr(word, '=');
@@ -33,6 +45,9 @@ static int parse_parameter(bench_shape *shape, char *word)
         return 0;
     }
     *value++ = '\0';
+    if (strcmp(word, "pattern") == 0) {
+        return parse_pattern(shape, value);
+    }
     uint32_t *field = field_named(shape, word);
     if (field == NULL || !cli_parse_u64(value, 16777216, &number)) {
         return 0;
@@ -337,10 +352,48 @@ static void encode_indexer(session *s, void *description, uint32_t first, uint32
     session_check(s, dsr_encode_indexer(encoder, &desc));
 }
 
+static uint16_t upper_half(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* Keys whose dots with a query of ones are t, n_keys - t or 1 for key t: each digit of 8 bits is a BF16 number. */
+static dsr_view patterned_keys(generator *g, uint32_t n_keys, bench_pattern pattern)
+{
+    const uint64_t n_bytes = (uint64_t)n_keys * DSR_INDEX_DIM * sizeof(uint16_t);
+    uint16_t *keys = cli_allocate(n_bytes);
+    for (uint32_t t = 0; t < n_keys; t++) {
+        const uint32_t dot = pattern == BENCH_RISING ? t : pattern == BENCH_FALLING ? n_keys - t : 1;
+        for (int digit = 0; digit < 4; digit++) {
+            keys[(uint64_t)t * DSR_INDEX_DIM + (uint64_t)digit] = upper_half((float)(dot & 255u << 8 * digit));
+        }
+    }
+    const dsr_view view = session_upload(g->s, keys, n_bytes, DSR_DTYPE_BF16);
+    free(keys);
+    return view;
+}
+
+static dsr_view ones_view(generator *g, uint64_t n, dsr_dtype dtype)
+{
+    const uint64_t n_halves = n * dsr_dtype_size(dtype) / sizeof(uint16_t);
+    const uint64_t step = dtype == DSR_DTYPE_F32 ? 2 : 1; /* F32: the upper half of each */
+    uint16_t *halves = cli_allocate(n_halves * sizeof *halves);
+    for (uint64_t i = step - 1; i < n_halves; i += step) {
+        halves[i] = upper_half(1);
+    }
+    const dsr_view view = session_upload(g->s, halves, n_halves * sizeof *halves, dtype);
+    free(halves);
+    return view;
+}
+
 /* Lists of row r at r * stride + 128 with 128 added, where the attention of a step finds them, or plain. */
 static void set_indexer(generator *g, const bench_shape *shape, uint32_t heads, uint32_t stride, indexer_work *w)
 {
     const uint32_t n_keys = shape->context / 4;
+    const uint64_t n_weights = (uint64_t)shape->rows * heads;
+    const int is_random = shape->pattern == BENCH_RANDOM;
     const uint32_t offset = stride == shape->top_k ? 0 : DSR_WINDOW;
     uint64_t workspace_bytes = 0;
     memset(w->rows, 0, sizeof w->rows);
@@ -351,15 +404,18 @@ static void set_indexer(generator *g, const bench_shape *shape, uint32_t heads, 
     w->desc.top_k = shape->top_k;
     for (uint32_t r = 0; r < shape->rows; r++) {
         w->rows[r].kv_len = n_keys;
-        w->rows[r].keys = random_view(g, (uint64_t)n_keys * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1);
+        w->rows[r].keys = is_random ? random_view(g, (uint64_t)n_keys * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1)
+                                    : patterned_keys(g, n_keys, shape->pattern);
         w->rows[r].q_row = r;
         w->rows[r].output_offset = (uint64_t)r * stride + offset;
         w->rows[r].start_pos = shape->context - 1;
         w->rows[r].offset = (int32_t)offset;
     }
     session_check(g->s, dsr_indexer_workspace(g->s->context, &w->desc, &workspace_bytes));
-    w->desc.q = random_view(g, (uint64_t)shape->rows * heads * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1);
-    w->desc.weights = random_view(g, (uint64_t)shape->rows * heads, DSR_DTYPE_F32, DSR_INDEXER_SCALE);
+    w->desc.q = is_random ? random_view(g, n_weights * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1)
+                          : ones_view(g, n_weights * DSR_INDEX_DIM, DSR_DTYPE_BF16);
+    w->desc.weights = is_random ? random_view(g, n_weights, DSR_DTYPE_F32, DSR_INDEXER_SCALE)
+                                : ones_view(g, n_weights, DSR_DTYPE_F32);
     w->desc.output = session_allocate(g->s, (uint64_t)shape->rows * stride * sizeof(int32_t), DSR_DTYPE_I32);
     w->desc.workspace = session_allocate(g->s, workspace_bytes, DSR_DTYPE_U8);
 }

@@ -1,7 +1,7 @@
 /* The shapes that `dsrows bench` times: read from text files, built as operands with fresh random data.
  *
  * A line is an op and its parameters, name=value; '#' starts a comment:
- *   indexer    rows= context= [heads=64] [top_k=512]
+ *   indexer    rows= context= [heads=64] [top_k=512] [pattern=random]   or rising, falling, equal: of the scores
  *   two-pass   rows= width= [heads=64]
  *   flash      rows= width= [heads=64]
  *   compressor rows= ratio= dim=
@@ -22,12 +22,15 @@ typedef enum bench_op {
     BENCH_N_OPS
 } bench_op;
 
+typedef enum bench_pattern { BENCH_RANDOM, BENCH_RISING, BENCH_FALLING, BENCH_EQUAL, BENCH_N_PATTERNS } bench_pattern;
+
 typedef struct bench_shape {
     bench_op op;
     char name[96];    /* the line, with blanks made single */
     const char *file; /* the name that bench_read_shapes got */
     size_t line;
     uint32_t rows, context, heads, top_k, width, ratio, dim, inputs, outputs;
+    bench_pattern pattern;
 } bench_shape;
 
 /* Reads all lines of a file; *shapes is to be freed. CLI_DONE, or CLI_BAD_INPUT after a message with file and line. */

@@ -207,10 +207,12 @@ static void machine_name(char *name, size_t size)
 
 static void print_header(const bench_run *run, int has_versus)
 {
-    printf("%s, %s, %s-exact; one thread: F32 FMA %.1f GFLOP/s, BF16 dot %.1f, AMX %.1f, memory read %.1f GB/s (all "
-           "threads %.1f)\n\n",
-           run->machine, dsr_isa_name(run->isa), cli_exactness_name(run->exactness), run->peaks.fma_gflops,
-           run->peaks.bf16_gflops, run->peaks.amx_gflops, run->peaks.read_gbytes, run->peaks.read_all_gbytes);
+    printf(
+        "%s, %s, %s-exact; one thread: F32 FMA %.1f GFLOP/s (all threads %.1f), BF16 dot %.1f, AMX %.1f, memory read "
+        "%.1f GB/s (all threads %.1f); smallest op %.2f us\n\n",
+        run->machine, dsr_isa_name(run->isa), cli_exactness_name(run->exactness), run->peaks.fma_gflops,
+        run->peaks.fma_all_gflops, run->peaks.bf16_gflops, run->peaks.amx_gflops, run->peaks.read_gbytes,
+        run->peaks.read_all_gbytes, 1e6 * run->smallest_seconds);
     printf("%-52s thr   median us     least      90 %%  GFLOP/s    GB/s  of FMA  alone/joint%s  equal\n", "shape",
            has_versus ? "  other/this" : "");
 }
@@ -254,11 +256,13 @@ static json_t *run_json(const bench_run *run)
     for (size_t i = 0; i < run->n_results; i++) {
         json_array_append_new(results, result_json(&run->results[i]));
     }
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f}, s:o}", "dsrows", dsr_version_string(),
-                     "machine", run->machine, "date", run->date, "command", run->command, "isa", dsr_isa_name(run->isa),
-                     "exactness", cli_exactness_name(run->exactness), "peaks", "fma_gflops", run->peaks.fma_gflops,
-                     "bf16_gflops", run->peaks.bf16_gflops, "amx_gflops", run->peaks.amx_gflops, "read_gbytes",
-                     run->peaks.read_gbytes, "read_all_gbytes", run->peaks.read_all_gbytes, "results", results);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:o}", "dsrows",
+                     dsr_version_string(), "machine", run->machine, "date", run->date, "command", run->command, "isa",
+                     dsr_isa_name(run->isa), "exactness", cli_exactness_name(run->exactness), "peaks", "fma_gflops",
+                     run->peaks.fma_gflops, "fma_all_gflops", run->peaks.fma_all_gflops, "bf16_gflops",
+                     run->peaks.bf16_gflops, "amx_gflops", run->peaks.amx_gflops, "read_gbytes", run->peaks.read_gbytes,
+                     "read_all_gbytes", run->peaks.read_all_gbytes, "smallest_op_us", 1e6 * run->smallest_seconds,
+                     "results", results);
 }
 
 /* ---- comparison --------------------------------------------------------------------------------------------- */
@@ -331,6 +335,7 @@ static int measure_all(bench_options *options, bench_run *run, const bench_shape
         if (code == CLI_DONE && run->n_results == 0) {
             run->isa = dsr_context_isa(a.context);
             run->peaks = bench_measure_peaks(run->isa, run->n_threads);
+            run->smallest_seconds = bench_measure_smallest(&a);
             if (!options->json) {
                 print_header(run, options->has_versus);
             }

@@ -63,6 +63,8 @@ static void bench_refuses_files_without_shapes(void **state)
     command_expect(2, "bad.txt:2: this shape", "bench --shapes bad.txt");
     write_text("bad.txt", "\nindexer rows=1\n");
     command_expect(2, "bad.txt:2: no shape", "bench --shapes bad.txt");
+    write_text("bad.txt", "indexer rows=1 context=64 pattern=odd\n");
+    command_expect(2, "bad.txt:1: no shape", "bench --shapes bad.txt");
     command_expect(2, "other.json: none of these shapes is in it",
                    "bench --shapes shapes.txt --seconds 0.001 --compare other.json");
 }
@@ -82,6 +84,14 @@ static void bench_refuses_empty_words(void **state)
         snprintf(command, sizeof command, "bench --shapes shapes.txt --versus %s", others[i]);
         command_expect(2, "--versus takes", command);
     }
+}
+
+static void bench_times_patterns(void **state)
+{
+    (void)state;
+    write_text("patterns.txt", "indexer rows=1 context=256 pattern=rising\nindexer rows=2 context=256 pattern=falling\n"
+                               "indexer rows=1 context=256 pattern=equal\n");
+    command_expect(0, "", "bench --shapes patterns.txt --seconds 0.001");
 }
 
 static void bench_report_escapes_its_command(void **state)
@@ -278,6 +288,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bench_refuses_files_without_shapes),
         cmocka_unit_test(bench_refuses_empty_words),
+        cmocka_unit_test(bench_times_patterns),
         cmocka_unit_test(bench_report_escapes_its_command),
         cmocka_unit_test(says_what_bad_usage_is),
         cmocka_unit_test(says_what_is_not_available),
