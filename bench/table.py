@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""The table of figures that docs/performance.md gives for CPUs, measured in one go: each with what it should reach.
+
+usage: bench/table.py [--dsrows FILE] [--threads N] [--seconds S]
+
+Ratios of least times. Everything runs in processes of `dsrows bench`, which times what is compared in turn. Exit status 1 if
+a run fails, not if a figure is missed."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+SHAPES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shapes")
+
+
+def bench(arguments, shapes, *options, pinned=False):
+    command = [arguments.dsrows, "bench", "--json", "--shapes", os.path.join(SHAPES, shapes)]
+    command += ["--seconds", str(arguments.seconds), *options]
+    cpus = {max(os.sched_getaffinity(0))} if pinned else os.sched_getaffinity(0)
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+    return json.loads(run.stdout)
+
+
+def least(result, kind="joint"):
+    return result[kind]["least_us"]
+
+
+def fraction(result):
+    """Of the multiply-add peak probed between the samples."""
+    return result["fma_fraction"] * result["joint"]["median_us"] / least(result)
+
+
+def short(shape):
+    return shape.replace(" rows=1 ", " ")
+
+
+def line(what, measured, target, unit, note=""):
+    print(f"| {what} | {measured:.4g}{unit} | {target}{unit} | {note} |", flush=True)
+
+
+def peaks(arguments, isa, targets):
+    run = bench(arguments, "table_ops.txt", "--isa", isa, pinned=True)
+    for result in run["results"]:
+        op = result["shape"].split()[0]
+        line(f"{short(result['shape'])}, device-exact, {run['isa']}: of FMA peak", 100 * fraction(result), targets[op], " %",
+             f"{least(result):.0f} us")
+    return run
+
+
+def row_exact(arguments):
+    run = bench(arguments, "table_ops.txt", "--exact", "row", "--versus", "exact=device", pinned=True)
+    amx = run["peaks"]["amx_gflops"] > 0 and "amx_bf16" not in os.environ.get("DSR_WITHOUT", "")
+    for result in run["results"]:
+        is_indexer = result["shape"].startswith("indexer")
+        target = (5 if amx else 1.85) if is_indexer else (4 if amx else 1.7)
+        line(f"{short(result['shape'])}: row-exact ({'AMX' if amx else 'AVX512-BF16'}) over device-exact",
+             least(result, "versus") / least(result), target, " x", f"{least(result):.0f} us")
+
+
+def top_k(arguments):
+    run = bench(arguments, "table_top_k.txt", pinned=True)
+    results = iter(run["results"])
+    for scores, selected in zip(results, results):
+        line(f"{short(selected['shape'])}: with top-512 over top-32", least(selected) / least(scores), 1.10, " x")
+
+
+def threads(arguments):
+    run = bench(arguments, "table_threads.txt", "--thread-counts", f"1,{arguments.threads}")
+    one, all_threads = ([r for r in run["results"] if r["threads"] == n] for n in (1, arguments.threads))
+    limit = run["peaks"]["fma_all_gflops"] / run["peaks"]["fma_gflops"]
+    for before, after in zip(one, all_threads):
+        line(f"{after['shape']}: {arguments.threads} threads over 1", least(before) / least(after), "13", " x",
+             f"{least(after):.0f} us; their multiply-add units give {limit:.1f} x")
+    for result in all_threads:
+        line(f"{result['shape']}: joint over row by row, {arguments.threads} threads",
+             least(result, "alone") / least(result), "3", " x", f"{least(result):.0f} us")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dsrows", default="build/release/dsrows")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seconds", type=float, default=0.2)
+    arguments = parser.parse_args()
+    print("| what | measured | target | |\n|---|---|---|---|")
+    run = peaks(arguments, "auto", {"indexer": 93, "two-pass": 90, "flash": 90})
+    if run["isa"] == "avx512":
+        peaks(arguments, "avx2", {"indexer": 85, "two-pass": 85, "flash": 85})
+        row_exact(arguments)
+    top_k(arguments)
+    if arguments.threads > 1:
+        threads(arguments)
+    line("encode, submit and wait for one value to gather", run["smallest_op_us"], 2, " us")
+    print(f"\n{run['machine']}, {run['date']}; one thread: F32 multiply-add {run['peaks']['fma_gflops']:.0f} GFLOP/s, BF16 dot "
+          f"{run['peaks']['bf16_gflops']:.0f}, AMX {run['peaks']['amx_gflops']:.0f}, memory read "
+          f"{run['peaks']['read_gbytes']:.1f} GB/s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
