@@ -76,15 +76,22 @@ function(dsr_add_gpu_programs)
     target_link_libraries(dsrows_gpu_callers PRIVATE dsrows_static dsrows_flags ${CMAKE_DL_LIBS} m)
     add_executable(dsrows_gpu_bench ${PROJECT_SOURCE_DIR}/bench/gpu_bench.c)
     target_link_libraries(dsrows_gpu_bench PRIVATE dsrows_static dsrows_flags m)
-    # A kernel of a caller's, as a fatbin.
+    add_executable(dsrows_gpu_ceilings ${PROJECT_SOURCE_DIR}/bench/gpu_ceilings.c)
+    target_link_libraries(dsrows_gpu_ceilings PRIVATE dsrows_static dsrows_flags m)
+    # Kernels that these programs bring as callers do.
     set(gencode "")
     foreach(arch IN LISTS DSR_CUDA_ARCHS)
         list(APPEND gencode -gencode arch=compute_${arch},code=sm_${arch})
     endforeach()
-    set(fatbin ${PROJECT_BINARY_DIR}/cuda/scale.fatbin)
-    add_custom_command(OUTPUT ${fatbin}
-        COMMAND ${DSR_NVCC} ${gencode} -fatbin -o ${fatbin} ${PROJECT_SOURCE_DIR}/tests/gpu/scale.cu
-        DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/scale.cu COMMENT "Compiling a caller's kernel" VERBATIM)
-    add_custom_target(dsrows_gpu_programs DEPENDS ${fatbin}
-        dsrows_gpu_check dsrows_gpu_block dsrows_gpu_callers dsrows_gpu_bench)
+    set(fatbins "")
+    foreach(source tests/gpu/scale.cu bench/gpu_ceilings.cu)
+        get_filename_component(name ${source} NAME_WE)
+        set(fatbin ${PROJECT_BINARY_DIR}/cuda/${name}.fatbin)
+        add_custom_command(OUTPUT ${fatbin}
+            COMMAND ${DSR_NVCC} ${gencode} -fatbin -o ${fatbin} ${PROJECT_SOURCE_DIR}/${source}
+            DEPENDS ${PROJECT_SOURCE_DIR}/${source} COMMENT "Compiling ${source}" VERBATIM)
+        list(APPEND fatbins ${fatbin})
+    endforeach()
+    add_custom_target(dsrows_gpu_programs DEPENDS ${fatbins}
+        dsrows_gpu_check dsrows_gpu_block dsrows_gpu_callers dsrows_gpu_bench dsrows_gpu_ceilings)
 endfunction()
