@@ -2,7 +2,7 @@
  * step of N requests against a step of one, where the time goes, and the projections at one row against the memory's
  * read rate. Everything is measured in turn within each round, in one process; the table shows medians.
  *
- * usage: bench_attention_block [--threads N] [--requests N] [--context N] [--rounds N] [--cache bf16|official]
+ * usage: bench_attention_block [--threads N] [--requests N] [--context N] [--rounds N] [--cache bf16|official|packed]
  *                              [--clock wall|cpu] [--exact device|row]
  *
  * The cpu clock counts processor time: for one thread on a machine that others load, too. */
@@ -312,6 +312,8 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static const char *const cache_names[] = {"bf16", "official", "packed"};
+
 static double median(bench *b, part p, int all)
 {
     qsort(b->seconds[p][all], b->o.n_rounds, sizeof(double), compare_doubles);
@@ -324,9 +326,9 @@ static void report(bench *b)
     const double projection_rate = (double)b->weight_bytes / median(b, PART_PROJECTIONS, 0);
     printf(
         "V4-Flash shape, ratio 4, context %u, %s caches, %s, %s-exact, %u threads, medians of %u rounds, %s time\n\n",
-        (unsigned)b->o.context, b->o.cache == DSR_CACHE_OFFICIAL ? "official" : "bf16",
-        dsr_isa_name(dsr_context_isa(b->context)), b->o.exactness == DSR_EXACT_ROW ? "row" : "device",
-        (unsigned)b->o.n_threads, (unsigned)b->o.n_rounds, b->o.clock == CLOCK_MONOTONIC ? "wall" : "processor");
+        (unsigned)b->o.context, cache_names[b->o.cache], dsr_isa_name(dsr_context_isa(b->context)),
+        b->o.exactness == DSR_EXACT_ROW ? "row" : "device", (unsigned)b->o.n_threads, (unsigned)b->o.n_rounds,
+        b->o.clock == CLOCK_MONOTONIC ? "wall" : "processor");
     printf("%-22s %12s %9u reqs %7s\n", "milliseconds", "1 request", (unsigned)b->o.n_requests, "ratio");
     for (int p = 0; p < PART_READ; p++) {
         const double one = median(b, (part)p, 0), many = median(b, (part)p, 1);
@@ -348,6 +350,15 @@ static uint32_t number_of(const char *text, uint32_t least, uint32_t most)
     return (uint32_t)value;
 }
 
+static dsr_cache_treatment cache_of(const char *name)
+{
+    for (int cache = 0; cache < 3; cache++)
+        if (strcmp(name, cache_names[cache]) == 0)
+            return (dsr_cache_treatment)cache;
+    fprintf(stderr, "%s: give bf16, official or packed\n", name);
+    exit(2);
+}
+
 static options parse(int argc, char **argv)
 {
     options o = {.n_threads = 1, .n_requests = 8, .context = 32768, .n_rounds = 15, .clock = CLOCK_MONOTONIC};
@@ -361,7 +372,7 @@ static options parse(int argc, char **argv)
         else if (strcmp(argv[i], "--rounds") == 0)
             o.n_rounds = number_of(argv[i + 1], 1, MAX_ROUNDS);
         else if (strcmp(argv[i], "--cache") == 0)
-            o.cache = strcmp(argv[i + 1], "official") == 0 ? DSR_CACHE_OFFICIAL : DSR_CACHE_BF16;
+            o.cache = cache_of(argv[i + 1]);
         else if (strcmp(argv[i], "--clock") == 0)
             o.clock = strcmp(argv[i + 1], "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
         else if (strcmp(argv[i], "--exact") == 0)
@@ -371,7 +382,7 @@ static options parse(int argc, char **argv)
     }
     if (argc < 0 || argc % 2 == 0) {
         fputs("usage: bench_attention_block [--threads N] [--requests N] [--context N] [--rounds N] "
-              "[--cache bf16|official] [--clock wall|cpu] [--exact device|row]\n",
+              "[--cache bf16|official|packed] [--clock wall|cpu] [--exact device|row]\n",
               stderr);
         exit(2);
     }

@@ -32,6 +32,17 @@ static int add_model(decode_options *o, const char *path)
     return CLI_DONE;
 }
 
+static int parse_cache(decode_options *o, const char *value)
+{
+    for (int cache = DSR_CACHE_BF16; cache <= DSR_CACHE_PACKED; cache++) {
+        if (strcmp(value, layer_cache_name((dsr_cache_treatment)cache)) == 0) {
+            o->cache = (dsr_cache_treatment)cache;
+            return CLI_DONE;
+        }
+    }
+    return cli_usage_error(&cli_decode, "--cache %s: give bf16, official or packed", value);
+}
+
 static int parse_option(decode_options *o, int option, const char *value)
 {
     switch (option) {
@@ -47,11 +58,7 @@ static int parse_option(decode_options *o, int option, const char *value)
         o->requests = value;
         return CLI_DONE;
     case OPTION_CACHE:
-        if (strcmp(value, "bf16") != 0 && strcmp(value, "official") != 0) {
-            return cli_usage_error(&cli_decode, "--cache %s: give bf16 or official", value);
-        }
-        o->cache = strcmp(value, "official") == 0 ? DSR_CACHE_OFFICIAL : DSR_CACHE_BF16;
-        return CLI_DONE;
+        return parse_cache(o, value);
     default:
         return cli_device_option(&cli_decode, &o->device, option, value);
     }
@@ -103,8 +110,7 @@ static void print_layer(const char *path, const layer_file *layer, const decode_
 {
     const double n = result->n_requests;
     printf("\n%s: %s, hidden %u, %u heads, %s caches\n", path, layer_kind_name(layer->config.kind),
-           (unsigned)layer->config.hidden_size, (unsigned)layer->config.n_heads,
-           layer->config.cache == DSR_CACHE_OFFICIAL ? "official" : "bf16");
+           (unsigned)layer->config.hidden_size, (unsigned)layer->config.n_heads, layer_cache_name(layer->config.cache));
     printf("                        error / RMS of the record          joint = alone, bytes\n"
            "request  length  steps   largest     mean  near-ties  outputs  state\n");
     for (uint32_t r = 0; r < result->n_requests; r++) {
@@ -136,8 +142,7 @@ static json_t *layer_json(const char *path, const layer_file *layer, const decod
     }
     return json_pack("{s:s, s:s, s:i, s:i, s:s, s:o, s:f, s:f}", "file", path, "kind",
                      layer_kind_name(layer->config.kind), "hidden_size", (int)layer->config.hidden_size, "heads",
-                     (int)layer->config.n_heads, "cache",
-                     layer->config.cache == DSR_CACHE_OFFICIAL ? "official" : "bf16", "requests", requests,
+                     (int)layer->config.n_heads, "cache", layer_cache_name(layer->config.cache), "requests", requests,
                      "joint_seconds", result->joint_seconds, "one_by_one_seconds", result->alone_seconds);
 }
 
@@ -249,7 +254,7 @@ const cli_command cli_decode = {
     .summary = "attention layers on whole requests: prefill, then joint decode, beside each one alone",
     .help = "  --model FILE...      attention layers, run in turn: safetensors files\n"
             "  --requests FILE      the requests' hidden states (each model file's own)\n"
-            "  --cache bf16|official  how cache rows are rounded (bf16)\n",
+            "  --cache bf16|official|packed  how cache rows are rounded and stored (bf16)\n",
     .uses_device = 1,
     .run = run,
 };

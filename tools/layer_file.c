@@ -8,6 +8,11 @@ const char *layer_kind_name(dsr_layer_kind kind)
     return kind == DSR_LAYER_WINDOW ? "window" : kind == DSR_LAYER_RATIO_4 ? "ratio 4" : "ratio 128";
 }
 
+const char *layer_cache_name(dsr_cache_treatment cache)
+{
+    return cache == DSR_CACHE_BF16 ? "bf16" : cache == DSR_CACHE_OFFICIAL ? "official" : "packed";
+}
+
 static void fail(case_file *c, const char *what)
 {
     if (c->code == CLI_DONE) {

@@ -19,5 +19,7 @@ void layer_file_read(case_file *c, dsr_cache_treatment cache, layer_file *layer)
 int layer_file_lookup(void *user, const char *name, dsr_tensor *tensor);
 /* "window", "ratio 4" or "ratio 128". */
 const char *layer_kind_name(dsr_layer_kind kind);
+/* As --cache takes it. */
+const char *layer_cache_name(dsr_cache_treatment cache);
 
 #endif

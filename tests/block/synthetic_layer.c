@@ -203,18 +203,74 @@ void synthetic_input(uint64_t seed, uint32_t stream, uint32_t token, uint32_t hi
 
 /* ---- made-up states -------------------------------------------------------------------------------------------- */
 
-enum { FORM_HEADER_BYTES = 92, FORM_KIND_AT = 16, FORM_POSITION_AT = 88, FORM_SUM_BYTES = 8 };
+enum { FORM_HEADER_BYTES = 92, FORM_KIND_AT = 16, FORM_CACHE_AT = 76, FORM_POSITION_AT = 88, FORM_SUM_BYTES = 8 };
 
-/* Bytes of BF16 rows, then of F32 rows, in the saved form at a position (src/block/sequence_save.c). */
-static void form_sizes(uint32_t ratio, uint32_t position, uint64_t *bf16_bytes, uint64_t *f32_bytes)
+/* Rows of the saved form at a position (src/block/sequence_save.c). */
+typedef struct form_rows {
+    uint64_t n_window, n_entries, n_keys;
+    uint64_t f32_bytes;
+    int is_packed;
+} form_rows;
+
+static form_rows rows_of(uint32_t ratio, uint32_t cache, uint32_t position)
 {
-    const uint64_t n_entries = ratio ? position / ratio : 0, head_dim = DSR_HEAD_DIM, index_dim = DSR_INDEX_DIM;
+    form_rows rows;
+    const uint64_t n_entries = ratio ? position / ratio : 0;
     const uint64_t group_begin = n_entries * ratio;
     const uint64_t first = ratio == 4 && group_begin ? group_begin - 4 : group_begin;
-    const uint64_t n_columns = ratio == 4 ? 2 * (head_dim + index_dim) : ratio ? head_dim : 0;
-    const uint64_t n_window = position < DSR_WINDOW ? position : DSR_WINDOW;
-    *bf16_bytes = (n_window * head_dim + n_entries * (head_dim + (ratio == 4 ? index_dim : 0))) * 2;
-    *f32_bytes = (position - first) * n_columns * 4 * 2;
+    const uint64_t n_columns = ratio == 4 ? 2 * (DSR_HEAD_DIM + DSR_INDEX_DIM) : ratio ? DSR_HEAD_DIM : 0;
+    rows.n_window = position < DSR_WINDOW ? position : DSR_WINDOW;
+    rows.n_entries = n_entries;
+    rows.n_keys = ratio == 4 ? n_entries : 0;
+    rows.f32_bytes = (position - first) * n_columns * 4 * 2;
+    rows.is_packed = cache == DSR_CACHE_PACKED;
+    return rows;
+}
+
+static uint64_t form_bytes(const form_rows *rows)
+{
+    const uint64_t row = rows->is_packed ? 584 : 1024, key = rows->is_packed ? 68 : 256;
+    return FORM_HEADER_BYTES + (rows->n_window + rows->n_entries) * row + rows->n_keys * key + rows->f32_bytes +
+           FORM_SUM_BYTES;
+}
+
+static unsigned char *put_bf16(random_stream *random, unsigned char *at, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++, at += 2) {
+        const uint16_t value = to_bf16(random_normal(random));
+        memcpy(at, &value, sizeof value);
+    }
+    return at;
+}
+
+static unsigned char *put_bytes(unsigned char *at, uint64_t n, unsigned char value)
+{
+    memset(at, value, n);
+    return at + n;
+}
+
+/* Codes of any E4M3 magnitude up to 240, under scales of 2^-7. */
+static unsigned char *put_kv_rows(random_stream *random, unsigned char *at, uint64_t n, int is_packed)
+{
+    if (!is_packed)
+        return put_bf16(random, at, n * DSR_HEAD_DIM);
+    for (uint64_t r = 0; r < n; r++) {
+        for (int i = 0; i < 448; i++)
+            *at++ = (unsigned char)(random_next(random) % 0x78 | (random_next(random) & 0x80));
+        at = put_bf16(random, at, 64);
+    }
+    for (uint64_t r = 0; r < n; r++)
+        at = put_bytes(put_bytes(at, 7, 120), 1, 0);
+    return at;
+}
+
+static unsigned char *put_keys(random_stream *random, unsigned char *at, uint64_t n, int is_packed)
+{
+    if (!is_packed)
+        return put_bf16(random, at, n * DSR_INDEX_DIM);
+    for (uint64_t i = 0; i < n * 64; i++)
+        *at++ = (unsigned char)random_next(random);
+    return put_bytes(at, n * 4, 126);
 }
 
 static uint64_t fnv1a(const unsigned char *bytes, uint64_t n_bytes)
@@ -227,26 +283,25 @@ static uint64_t fnv1a(const unsigned char *bytes, uint64_t n_bytes)
 
 void synthetic_state_load(dsr_sequence *sequence, uint32_t position, uint64_t seed)
 {
-    uint64_t bf16_bytes, f32_bytes;
-    uint32_t ratio;
+    uint32_t ratio, cache;
     random_stream random = random_open(seed, position);
     const uint64_t present_bytes = dsr_sequence_save_bytes(sequence);
     unsigned char *present = allocate(present_bytes);
     if (dsr_sequence_save(sequence, present, present_bytes) != DSR_OK)
         abort();
     memcpy(&ratio, present + FORM_KIND_AT, sizeof ratio);
-    form_sizes(ratio, position, &bf16_bytes, &f32_bytes);
-    const uint64_t n_bytes = FORM_HEADER_BYTES + bf16_bytes + f32_bytes + FORM_SUM_BYTES;
+    memcpy(&cache, present + FORM_CACHE_AT, sizeof cache);
+    const form_rows rows = rows_of(ratio, cache, position);
+    const uint64_t n_bytes = form_bytes(&rows);
     unsigned char *form = allocate(n_bytes), *at = form + FORM_HEADER_BYTES;
     memcpy(form, present, FORM_HEADER_BYTES);
     memcpy(form + FORM_POSITION_AT, &position, sizeof position);
-    for (uint64_t i = 0; i < bf16_bytes; i += 2) {
-        const uint16_t value = to_bf16(random_normal(&random));
-        memcpy(at + i, &value, sizeof value);
-    }
-    for (uint64_t i = 0; i < f32_bytes; i += 4) {
+    at = put_kv_rows(&random, at, rows.n_window, rows.is_packed);
+    at = put_kv_rows(&random, at, rows.n_entries, rows.is_packed);
+    at = put_keys(&random, at, rows.n_keys, rows.is_packed);
+    for (uint64_t i = 0; i < rows.f32_bytes; i += 4) {
         const float value = random_normal(&random);
-        memcpy(at + bf16_bytes + i, &value, sizeof value);
+        memcpy(at + i, &value, sizeof value);
     }
     const uint64_t sum = fnv1a(form, n_bytes - FORM_SUM_BYTES);
     memcpy(form + n_bytes - FORM_SUM_BYTES, &sum, sizeof sum);

@@ -65,15 +65,23 @@ static void recorded_layer_passes(void **state)
 }
 
 /* With other caches there is nothing to compare with but the request alone. */
-static void official_caches_run(void **state)
+static void run_with_caches(const char *cache)
 {
-    write_short_requests();
-    json_t *document = decode_json("--model " LAYER " --requests short.safetensors --cache official");
+    char command[128];
+    snprintf(command, sizeof command, "--model " LAYER " --requests short.safetensors --cache %s", cache);
+    json_t *document = decode_json(command);
     const json_t *layer = json_array_get(json_object_get(document, "layers"), 0);
-    (void)state;
-    assert_string_equal(json_string_value(json_object_get(layer, "cache")), "official");
+    assert_string_equal(json_string_value(json_object_get(layer, "cache")), cache);
     assert_true(json_is_null(json_object_get(json_array_get(json_object_get(layer, "requests"), 1), "largest_error")));
     json_decref(document);
+}
+
+static void other_caches_run(void **state)
+{
+    (void)state;
+    write_short_requests();
+    run_with_caches("official");
+    run_with_caches("packed");
 }
 
 /* Records count for one layer only. */
@@ -154,7 +162,7 @@ static void says_what_bad_usage_is(void **state)
     command_expect(2, "--model is needed", "decode some.safetensors");
     command_expect(2, "missing.safetensors: No such file", "decode --model missing.safetensors");
     command_expect(2, "other.safetensors: No such file", "decode --model " LAYER " --requests other.safetensors");
-    command_expect(2, "--cache fp8: give bf16 or official", "decode --model " LAYER " --cache fp8");
+    command_expect(2, "--cache fp8: give bf16, official or packed", "decode --model " LAYER " --cache fp8");
     command_result help = command_run("decode --help");
     assert_int_equal(help.code, 0);
     assert_non_null(strstr(help.out, "usage: dsrows decode --model FILE..."));
@@ -164,7 +172,7 @@ static void says_what_bad_usage_is(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recorded_layer_passes),          cmocka_unit_test(official_caches_run),
+        cmocka_unit_test(recorded_layer_passes),          cmocka_unit_test(other_caches_run),
         cmocka_unit_test(several_layers_run_in_turn),     cmocka_unit_test(table_is_text),
         cmocka_unit_test(says_what_is_wrong_with_a_file), cmocka_unit_test(says_what_bad_usage_is),
     };
