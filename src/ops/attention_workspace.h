@@ -8,6 +8,9 @@
 
 enum { DSRI_HEAD_BLOCK = 16 }; /* heads of one block of logits; n_heads is a multiple of it */
 
+/* Elements between decoded rows: a cache line more than a row, which spreads a column of rows over the cache's sets. */
+enum { DSRI_DECODED_STRIDE = DSRI_HEAD_DIM + 32 };
+
 /* Byte offsets. Selected slots are those whose index is not -1, numbered through in slot order. */
 typedef struct dsri_attention_region {
     size_t q_panels;  /* float [512 * n_heads]: the query widened, heads as lanes */
@@ -16,10 +19,11 @@ typedef struct dsri_attention_region {
     size_t chunk_sums;   /* float [n_chunks][n_heads]: chunked form, s_c */
     size_t denominators; /* float [n_heads], NaN where the head's output is zero */
     size_t kv_rows;      /* uint32_t [width]: KV row of a selected slot */
+    size_t rows;         /* CPU: address [width]: where a selected slot's row lies as BF16 */
     size_t chunk_begin;  /* uint32_t [n_chunks + 1]: first selected slot of each chunk */
-    size_t
-        decoded_rows;  /* uint16_t [width][512]: packed KV rows of the selected slots as BF16; empty for BF16 caches */
-    size_t size_bytes; /* a multiple of 64 */
+    size_t decoded_rows; /* uint16_t [width][DSRI_DECODED_STRIDE]: packed KV rows of the selected slots as BF16; empty
+                            for BF16 caches */
+    size_t size_bytes;   /* a multiple of 64 */
 } dsri_attention_region;
 
 DSRI_LAYOUT_CODE size_t dsri_align64(size_t n)
@@ -43,9 +47,10 @@ DSRI_LAYOUT_CODE dsri_attention_region dsri_attention_region_of(uint64_t width, 
     r.chunk_sums = r.chunk_max + n_chunks * head_bytes;
     r.denominators = r.chunk_sums + n_chunks * head_bytes;
     r.kv_rows = r.denominators + head_bytes;
-    r.chunk_begin = r.kv_rows + dsri_align64((size_t)width * sizeof(uint32_t));
+    r.rows = r.kv_rows + dsri_align64((size_t)width * sizeof(uint32_t));
+    r.chunk_begin = r.rows + dsri_align64((size_t)width * sizeof(uint64_t));
     r.decoded_rows = r.chunk_begin + dsri_align64((n_chunks + 1) * sizeof(uint32_t));
-    r.size_bytes = r.decoded_rows + (is_packed ? (size_t)width * DSRI_HEAD_DIM * sizeof(uint16_t) : 0);
+    r.size_bytes = r.decoded_rows + (is_packed ? (size_t)width * DSRI_DECODED_STRIDE * sizeof(uint16_t) : 0);
     return r;
 }
 

@@ -146,16 +146,25 @@ static void check_decoded(const char *what, const uint16_t *got, const uint16_t 
     }
 }
 
-/* Every byte in every place of a block under every scale, the other blocks under other scales. */
+/* A normal E4M3 code. */
+static uint8_t normal_code(uint32_t code)
+{
+    const uint32_t magnitude = code & 0x7f;
+    return (uint8_t)(magnitude < 8 || magnitude == 0x7f ? code ^ 0x18 : code);
+}
+
+/* Every byte in every place of a block under every scale, the other blocks under other scales; the same with blocks of
+ * normal codes alone, and with one that is not. */
 static void test_decoding(void **state)
 {
     uint16_t key[128], want_key[128], row[512], want_row[512];
     uint8_t values[576], scales[7];
     (void)state;
     for (uint32_t scale = 0; scale < 256; scale++) {
-        for (uint32_t turn = 0; turn < 64; turn++) {
+        for (uint32_t turn = 0; turn < 3 * 64; turn++) {
             for (uint32_t i = 0; i < sizeof values; i++) {
                 values[i] = (uint8_t)(i * 37 + turn * 4 + (i >> 6));
+                values[i] = turn < 64 || (turn < 128 && i % 64 == turn % 64) ? values[i] : normal_code(values[i]);
             }
             for (uint32_t i = 0; i < sizeof scales; i++) {
                 scales[i] = (uint8_t)(scale + i * (turn % 40));

@@ -19,21 +19,17 @@ static void store_bf16(const float *x, uint16_t *y, size_t n)
     }
 }
 
-static void decode_key(const uint8_t *values, const uint8_t *scales, uint16_t *key)
+static void key_to_bf16(const uint8_t *values, const uint8_t *scales, uint16_t *key)
 {
-    for (uint32_t f = 0; f < DSRI_INDEX_DIM; f += 2 * VF_LANES) {
-        vi_store_pairs(key + f, key_pairs(values, scales, f));
-    }
+    decode_key((dsri_cache_entry){values, scales}, key);
 }
 
-static void decode_row(const uint8_t *values, const uint8_t *scales, uint16_t *row)
+static void row_to_bf16(const uint8_t *values, const uint8_t *scales, uint16_t *row)
 {
-    for (uint32_t f = 0; f < DSRI_HEAD_DIM; f += 2 * VF_LANES) {
-        vi_store_pairs(row + f, row_pairs(values, scales, f));
-    }
+    decode_row((dsri_cache_entry){values, scales}, row);
 }
 
 #define FUNCTIONS(isa)        FUNCTIONS_JOIN(vector_functions_, isa)
 #define FUNCTIONS_JOIN(a, b)  FUNCTIONS_JOIN2(a, b)
 #define FUNCTIONS_JOIN2(a, b) a##b
-const vector_functions FUNCTIONS(DSRI_ISA) = {exp_of, store_bf16, decode_key, decode_row};
+const vector_functions FUNCTIONS(DSRI_ISA) = {exp_of, store_bf16, key_to_bf16, row_to_bf16};

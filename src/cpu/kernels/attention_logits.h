@@ -25,8 +25,9 @@ enum {
 
 typedef struct logit_scratch {
     /* Of the task's slots and of the next tile's; past the last selected slot its row again. */
-    dsri_cache_entry rows[LOGIT_SLOTS + TILE_SLOTS];
-    size_t slots[LOGIT_SLOTS + TILE_SLOTS];
+    const uint16_t *rows[LOGIT_SLOTS + TILE_SLOTS];
+    dsri_cache_entry packed[LOGIT_SLOTS + TILE_SLOTS]; /* if it is packed, */
+    uint16_t *decoded[LOGIT_SLOTS + TILE_SLOTS];       /* and where it is decoded: rows */
     /* Rows of the register tile in use and of the next. */
     float kv[2][TILE_SLOTS][DSRI_HEAD_DIM];
 } logit_scratch;
@@ -37,14 +38,19 @@ static inline int kv_position(int f)
     return f / (2 * VF_LANES) * (2 * VF_LANES) + f % 2 * VF_LANES + f % (2 * VF_LANES) / 2;
 }
 
-/* Pair `pair` of the register tile that begins with slot `slot`; and a prefetch of the same place a tile further on. */
-static inline void widen_tile_pair(const attention_query *a, logit_scratch *scratch, int slot, int pair)
+/* Pair `pair` of the register tile that begins with slot `slot`, and a prefetch of the same place a tile further on. A
+ * packed row is decoded before, a block of features at a time. */
+static inline void widen_tile_pair(int is_packed, logit_scratch *scratch, int slot, int pair)
 {
     const int s = slot + pair / ROW_PAIRS;
-    const uint32_t f = (uint32_t)(pair % ROW_PAIRS * 2 * VF_LANES);
-    prefetch_row_pairs(a, scratch->rows[s + TILE_SLOTS], f);
-    widen_pair(load_row_pairs(a, scratch->rows[s], scratch->slots[s], f),
-               scratch->kv[slot / TILE_SLOTS % 2][s % TILE_SLOTS] + f);
+    const int f = pair % ROW_PAIRS * 2 * VF_LANES;
+    if (!is_packed) {
+        vec_prefetch(scratch->rows[s + TILE_SLOTS] + f);
+    } else if (f % ROW_BLOCK == 0) {
+        vec_prefetch(scratch->packed[s + TILE_SLOTS].values + f);
+        decode_row_block(scratch->packed[s], (uint32_t)f, scratch->decoded[s] + f);
+    }
+    widen_pair(scratch->rows[s] + f, scratch->kv[slot / TILE_SLOTS % 2][s % TILE_SLOTS] + f);
 }
 
 /* One feature of a register tile. q: PANEL_HEADS values; kv: of the tile's first slot. */
@@ -62,8 +68,8 @@ static inline void add_feature(vf acc[TILE_SLOTS][2], const float *q, const floa
 
 /* Dot products of a panel of q, [512][PANEL_HEADS], with the register tile that begins with slot `slot`. Beside them,
  * pairs [pair, end_pair) of the next tile are widened, at most one per STEP_FEATURES. */
-static inline void dot_tile(const attention_query *a, const float *q, logit_scratch *scratch, int slot, int pair,
-                            int end_pair, vf acc[TILE_SLOTS][2])
+static inline __attribute__((always_inline)) void dot_tile(int is_packed, const float *q, logit_scratch *scratch,
+                                                           int slot, int pair, int end_pair, vf acc[TILE_SLOTS][2])
 {
     const float *kv = scratch->kv[slot / TILE_SLOTS % 2][0];
     VEC_UNROLL
@@ -73,7 +79,7 @@ static inline void dot_tile(const attention_query *a, const float *q, logit_scra
     }
     for (int f = 0; f < DSRI_HEAD_DIM; f += STEP_FEATURES) {
         if (pair < end_pair) {
-            widen_tile_pair(a, scratch, slot + TILE_SLOTS, pair++);
+            widen_tile_pair(is_packed, scratch, slot + TILE_SLOTS, pair++);
         }
         const float *const k = kv + kv_position(f);
         VEC_UNROLL
@@ -88,31 +94,22 @@ static inline void dot_tile(const attention_query *a, const float *q, logit_scra
     }
 }
 
-/* Logits of a task's selected slots, as far as there are any. */
-static inline void compute_logits(const attention_query *a, uint32_t task, float scale, logit_scratch *scratch)
+/* Logits of n_slots selected slots of a task. */
+static inline __attribute__((always_inline)) void multiply_slots(int is_packed, const attention_query *a, size_t first,
+                                                                 int n_slots, float scale, logit_scratch *scratch)
 {
-    const uint32_t task_slots = logit_slots(a->row);
-    const size_t first = (size_t)task * task_slots, end = n_selected(a);
-    if (first >= end) {
-        return;
-    }
-    const int n_slots = (int)(end - first < task_slots ? end - first : task_slots);
     const int n_panels = (int)a->n_heads / PANEL_HEADS;
     const vf scales = vf_set1(scale);
-    for (size_t s = 0; s < task_slots + TILE_SLOTS; s++) {
-        scratch->slots[s] = first + s < end ? first + s : end - 1;
-        scratch->rows[s] = kv_entry(a, scratch->slots[s]);
-    }
     for (int pair = 0; pair < TILE_PAIRS; pair++) {
-        widen_tile_pair(a, scratch, 0, pair);
+        widen_tile_pair(is_packed, scratch, 0, pair);
     }
     for (int slot = 0; slot < n_slots; slot += TILE_SLOTS) {
         const int n = n_slots - slot < TILE_SLOTS ? n_slots - slot : TILE_SLOTS;
         const int n_next = slot + TILE_SLOTS < n_slots ? TILE_PAIRS : 0;
         for (int p = 0; p < n_panels; p++) {
             vf acc[TILE_SLOTS][2];
-            dot_tile(a, a->q_panels + (size_t)p * DSRI_HEAD_DIM * PANEL_HEADS, scratch, slot, n_next * p / n_panels,
-                     n_next * (p + 1) / n_panels, acc);
+            dot_tile(is_packed, a->q_panels + (size_t)p * DSRI_HEAD_DIM * PANEL_HEADS, scratch, slot,
+                     n_next * p / n_panels, n_next * (p + 1) / n_panels, acc);
             float *const to0 = weight_at(a, (uint32_t)(p * PANEL_HEADS), first + (size_t)slot);
             float *const to1 = weight_at(a, (uint32_t)(p * PANEL_HEADS + VF_LANES), first + (size_t)slot);
             VEC_UNROLL
@@ -123,6 +120,28 @@ static inline void compute_logits(const attention_query *a, uint32_t task, float
                 }
             }
         }
+    }
+}
+
+/* Logits of a task's selected slots, as far as there are any. */
+static inline void compute_logits(const attention_query *a, uint32_t task, float scale, logit_scratch *scratch)
+{
+    const uint32_t task_slots = logit_slots(a->row);
+    const size_t first = (size_t)task * task_slots, end = n_selected(a);
+    if (first >= end) {
+        return;
+    }
+    const int n_slots = (int)(end - first < task_slots ? end - first : task_slots);
+    for (size_t s = 0; s < task_slots + TILE_SLOTS; s++) {
+        const size_t selected = first + s < end ? first + s : end - 1;
+        scratch->rows[s] = kv_row(a, selected);
+        scratch->packed[s] = kv_entry(a, selected);
+        scratch->decoded[s] = decoded_row(a, selected);
+    }
+    if (rows_are_packed(a)) {
+        multiply_slots(1, a, first, n_slots, scale, scratch);
+    } else {
+        multiply_slots(0, a, first, n_slots, scale, scratch);
     }
 }
 

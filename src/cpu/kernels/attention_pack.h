@@ -29,6 +29,10 @@ static inline void select_rows(const attention_query *a, int chunked)
         usable &= index == -1 || is_row(a, index);
     }
     n = usable ? n : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        a->rows[i] =
+            rows_are_packed(a) ? decoded_row(a, i) : (const void *)dsri_cache_at(&a->row->kv, a->kv_rows[i]).values;
+    }
     for (size_t c = 0; c <= a->n_chunks; c++) {
         const size_t full = c * DSRI_CHUNK_SLOTS;
         const uint32_t begin = chunked && c < a->n_chunks ? a->chunk_begin[c] : (uint32_t)(full < n ? full : n);

@@ -28,6 +28,7 @@ typedef struct attention_query {
     float *chunk_sums;
     float *denominators;
     uint32_t *kv_rows;
+    const uint16_t **rows;
     uint32_t *chunk_begin;
     uint16_t *decoded_rows;
     size_t n_chunks;
@@ -51,6 +52,7 @@ static inline attention_query attention_query_of(const dsri_attention_plan *plan
         .chunk_sums = (void *)(base + region.chunk_sums),
         .denominators = (void *)(base + region.denominators),
         .kv_rows = (void *)(base + region.kv_rows),
+        .rows = (void *)(base + region.rows),
         .chunk_begin = (void *)(base + region.chunk_begin),
         .decoded_rows = (void *)(base + region.decoded_rows),
         .n_chunks = (size_t)dsri_attention_chunks(row->width),
@@ -75,42 +77,20 @@ static inline int rows_are_packed(const attention_query *a)
     return a->row->kv.scale_bytes != 0;
 }
 
-/* KV row of a selected slot. */
 static inline dsri_cache_entry kv_entry(const attention_query *a, size_t selected)
 {
     return dsri_cache_at(&a->row->kv, a->kv_rows[selected]);
 }
 
-/* Where features [feature, + 2 * VF_LANES) of the decoded row of a selected slot lie: [512 / 32][width][32]. */
-static inline uint16_t *decoded_at(const attention_query *a, size_t selected, uint32_t feature)
+static inline uint16_t *decoded_row(const attention_query *a, size_t selected)
 {
-    return a->decoded_rows + (feature / VALUE_FEATURES * (size_t)a->row->width + selected) * VALUE_FEATURES +
-           feature % VALUE_FEATURES;
+    return a->decoded_rows + selected * DSRI_DECODED_STRIDE;
 }
 
-/* Features [feature, + 2 * VF_LANES) of a selected slot's row; of a packed row this leaves them decoded. */
-static inline vi load_row_pairs(const attention_query *a, dsri_cache_entry row, size_t selected, uint32_t feature)
+/* The row of a selected slot as BF16; a packed one is there once its logits task has decoded it. */
+static inline const uint16_t *kv_row(const attention_query *a, size_t selected)
 {
-    if (!rows_are_packed(a)) {
-        return vi_load_pairs((const uint16_t *)(const void *)row.values + feature);
-    }
-    const vi pairs = row_pairs(row.values, row.scales, feature);
-    vi_store_pairs(decoded_at(a, selected, feature), pairs);
-    return pairs;
-}
-
-/* Prefetches the same. */
-static inline void prefetch_row_pairs(const attention_query *a, dsri_cache_entry row, uint32_t feature)
-{
-    const uint32_t code = feature < ROW_CODES ? feature : 2 * feature - ROW_CODES;
-    vec_prefetch(row.values + (rows_are_packed(a) ? code : 2 * feature));
-}
-
-/* The same features, BF16, after phase "logits". */
-static inline const uint16_t *value_pairs(const attention_query *a, size_t selected, uint32_t feature)
-{
-    return rows_are_packed(a) ? decoded_at(a, selected, feature)
-                              : (const uint16_t *)(const void *)kv_entry(a, selected).values + feature;
+    return a->rows[selected];
 }
 
 /* Weight of head h, which begins a vector, in a selected slot. The weights of one block of heads lie slot after slot.
@@ -122,10 +102,10 @@ static inline float *weight_at(const attention_query *a, uint32_t head, size_t s
 }
 
 /* 2 * VF_LANES BF16 to F32: first the even ones, then the odd. */
-static inline void widen_pair(vi pairs, float *to)
+static inline void widen_pair(const uint16_t *from, float *to)
 {
     vf even, odd;
-    vf_from_pairs(pairs, &even, &odd);
+    vf_load_bf16_pairs(from, &even, &odd);
     vf_store(to, even);
     vf_store(to + VF_LANES, odd);
 }

@@ -62,10 +62,10 @@ static inline void widen_values(widening *w, size_t end, size_t n)
 {
     for (; w->done < end && n > 0; w->done++, n--) {
         const size_t slot = w->done / VALUE_PAIRS, pair = w->done % VALUE_PAIRS;
-        const uint32_t feature = w->feature + (uint32_t)pair * PAIR_FEATURES;
+        const size_t offset = w->feature + pair * PAIR_FEATURES;
         const size_t later = w->first_slot + slot + DSRI_CHUNK_SLOTS;
-        vec_prefetch(value_pairs(w->query, later < w->n_selected ? later : w->n_selected - 1, feature));
-        widen_pair(vi_load_pairs(value_pairs(w->query, w->first_slot + slot, feature)), w->to[pair][slot]);
+        vec_prefetch(kv_row(w->query, later < w->n_selected ? later : w->n_selected - 1) + offset);
+        widen_pair(kv_row(w->query, w->first_slot + slot) + offset, w->to[pair][slot]);
     }
 }
 

@@ -11,7 +11,7 @@
 
 enum {
     ROW_CODES = 448, /* features of an FP8 row that are codes */
-    ROW_SCALE_FEATURES = 64,
+    ROW_BLOCK = 64,  /* of them under one scale */
     KEY_SCALE_FEATURES = 32,
     /* Scales that leave every code but zero and NaN a normal BF16. */
     FIRST_ROW_SCALE = 10,
@@ -43,17 +43,55 @@ static inline vi key_pairs(const uint8_t *values, const uint8_t *scales, uint32_
     return scale_pairs(vi_load_e2m1_pairs(values + f / 2, 0), scale);
 }
 
-/* The same of a packed row. */
-static inline vi row_pairs(const uint8_t *values, const uint8_t *scales, uint32_t f)
+static inline void decode_key(dsri_cache_entry key, uint16_t *to)
 {
-    if (f >= ROW_CODES) {
-        return vi_load_pairs((const void *)(values + ROW_CODES + (f - ROW_CODES) * sizeof(uint16_t)));
+    for (uint32_t f = 0; f < DSRI_INDEX_DIM; f += 2 * VF_LANES) {
+        vi_store_pairs(to + f, key_pairs(key.values, key.scales, f));
     }
-    const uint32_t scale = scales[f / ROW_SCALE_FEATURES];
-    if (scale - FIRST_ROW_SCALE <= LAST_ROW_SCALE - FIRST_ROW_SCALE) {
-        return vi_load_e4m3_pairs(values + f, (int)scale - SCALE_BIAS);
+}
+
+/* A block of codes of a packed row: any scale and any code. */
+static __attribute__((noinline)) void decode_any_codes(const uint8_t *codes, uint32_t scale, uint16_t *to)
+{
+    const int is_safe = scale - FIRST_ROW_SCALE <= LAST_ROW_SCALE - FIRST_ROW_SCALE;
+    for (uint32_t f = 0; f < ROW_BLOCK; f += 2 * VF_LANES) {
+        const vi pairs = vi_load_e4m3_pairs(codes + f, is_safe ? (int)scale - SCALE_BIAS : 0);
+        vi_store_pairs(to + f, is_safe ? pairs : scale_pairs(pairs, scale));
     }
-    return scale_pairs(vi_load_e4m3_pairs(values + f, 0), scale);
+}
+
+/* Features [f, + ROW_BLOCK) of a packed row, f a multiple of ROW_BLOCK. */
+static inline void decode_row_block(dsri_cache_entry row, uint32_t f, uint16_t *to)
+{
+    if (f == ROW_CODES) {
+        memcpy(to, row.values + ROW_CODES, ROW_BLOCK * sizeof *to);
+        return;
+    }
+    const uint8_t *codes = row.values + f;
+    const uint32_t scale = row.scales[f / ROW_BLOCK];
+    if (scale - FIRST_ROW_SCALE > LAST_ROW_SCALE - FIRST_ROW_SCALE || !vec_e4m3_is_normal(codes)) {
+        decode_any_codes(codes, scale, to);
+        return;
+    }
+    VEC_UNROLL
+    for (uint32_t i = 0; i < ROW_BLOCK; i += 2 * VF_LANES) {
+        vi_store_pairs(to + i, vi_load_normal_e4m3_pairs(codes + i, (int)scale - SCALE_BIAS));
+    }
+}
+
+static inline void decode_row(dsri_cache_entry row, uint16_t *to)
+{
+    for (uint32_t f = 0; f < DSRI_HEAD_DIM; f += ROW_BLOCK) {
+        decode_row_block(row, f, to + f);
+    }
+}
+
+static inline void prefetch_packed_row(dsri_cache_entry row)
+{
+    for (int line = 0; line < DSRI_FP8_ROW_BYTES; line += 64) {
+        vec_prefetch(row.values + line);
+    }
+    vec_prefetch(row.scales);
 }
 
 static inline void prefetch_key(const dsri_cache *cache, uint64_t t)
@@ -81,11 +119,11 @@ static inline void load_key(const dsri_cache *cache, uint64_t t, uint16_t *to)
             to[f] = 0x7fc0;
         }
     } else if (cache->scale_bytes == 0) {
-        memcpy(to, key.values, DSRI_INDEX_DIM * sizeof *to);
-    } else {
-        for (uint32_t f = 0; f < DSRI_INDEX_DIM; f += 2 * VF_LANES) {
-            vi_store_pairs(to + f, key_pairs(key.values, key.scales, f));
+        for (int f = 0; f < DSRI_INDEX_DIM; f += 2 * VF_LANES) {
+            vi_store_pairs(to + f, vi_load_pairs((const uint16_t *)(const void *)key.values + f));
         }
+    } else {
+        decode_key(key, to);
     }
 }
 

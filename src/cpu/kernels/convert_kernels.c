@@ -40,14 +40,10 @@ static void copy_entry(const dsri_cache *cache, uint32_t dim, dsri_cache_entry f
     memcpy(to.scales, from.scales, cache->scale_bytes);
 }
 
-/* To BF16: two features at a time, since a BF16 entry need not be aligned for more. */
+/* To BF16. */
 static void decode_entry(uint32_t dim, dsri_cache_entry from, entry_place to)
 {
-    for (uint32_t f = 0; f < dim; f += 2 * VF_LANES) {
-        const vi pairs =
-            dim == FP4_DIM ? key_pairs(from.values, from.scales, f) : row_pairs(from.values, from.scales, f);
-        vi_store_pairs((uint16_t *)(void *)to.values + f, pairs);
-    }
+    (dim == FP4_DIM ? decode_key : decode_row)(from, (uint16_t *)(void *)to.values);
 }
 
 /* Keys are packed VF_LANES at a time: first side by side, those without a place left out. */

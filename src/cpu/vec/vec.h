@@ -20,6 +20,8 @@
  *   vf_load_pairs(p, &even, &odd)       2 * VF_LANES consecutive floats, likewise
  *   vi_load_e2m1_pairs(p, n)  2 * VF_LANES E2M1 codes, low nibble of a byte first, times 2^n as BF16 pairs, |n| <= 125
  *   vi_load_e4m3_pairs(p, n)  2 * VF_LANES E4M3 codes, times 2^n as BF16 pairs, |n| <= 117; codes 7f and ff give 7fc0
+ *   vec_e4m3_is_normal(p)     whether 64 E4M3 codes are neither zero nor subnormal nor NaN
+ *   vi_load_normal_e4m3_pairs(p, n)  vi_load_e4m3_pairs for such: cheaper
  *   vf_pin(&x)               keeps x in a register here: gcc 12 may otherwise move and spill accumulators at a branch
  *   vf_bits vf_from_bits     reinterpretation to and from vi
  *   vi_load vi_store vi_set1 vi_add vi_sub vi_and vi_or vi_xor vi_shl(x, n) vi_shr(x, n)  (n < 32, logical)

@@ -323,4 +323,23 @@ static inline vi vi_load_e4m3_pairs(const uint8_t *p, int n)
                               _mm256_cmpeq_epi16(magnitude, nan));
 }
 
+static inline vi vec_e4m3_above_least(const uint8_t *p)
+{
+    const vi codes = _mm256_loadu_si256((const void *)p);
+    return _mm256_sub_epi8(_mm256_add_epi8(codes, codes), vi_set1(0x10101010));
+}
+
+static inline int vec_e4m3_is_normal(const uint8_t *p)
+{
+    const vi most = _mm256_max_epu8(vec_e4m3_above_least(p), vec_e4m3_above_least(p + 32));
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(most, _mm256_max_epu8(most, vi_set1(0xeeeeeeeeu)))) == 0;
+}
+
+static inline vi vi_load_normal_e4m3_pairs(const uint8_t *p, int n)
+{
+    const vi codes = _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p));
+    return _mm256_add_epi16(vi_and(_mm256_slli_epi16(codes, 4), vi_set1(0x87f087f0u)),
+                            _mm256_set1_epi16((short)((n + 120) * 128)));
+}
+
 #endif

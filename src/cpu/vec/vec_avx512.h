@@ -332,4 +332,18 @@ static inline vi vi_load_e4m3_pairs(const uint8_t *p, int n)
     return _mm512_mask_mov_epi16(x, _mm512_cmpeq_epi16_mask(magnitude, vi_set1(0x007f007f)), vi_set1(0x7fc07fc0));
 }
 
+static inline int vec_e4m3_is_normal(const uint8_t *p)
+{
+    const vi codes = _mm512_loadu_si512(p);
+    const vi above_least = _mm512_sub_epi8(_mm512_add_epi8(codes, codes), vi_set1(0x10101010));
+    return _mm512_cmpge_epu8_mask(above_least, vi_set1(0xeeeeeeeeu)) == 0;
+}
+
+static inline vi vi_load_normal_e4m3_pairs(const uint8_t *p, int n)
+{
+    const vi codes = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)p));
+    return _mm512_add_epi16(vi_and(_mm512_slli_epi16(codes, 4), vi_set1(0x87f087f0u)),
+                            _mm512_set1_epi16((short)((n + 120) * 128)));
+}
+
 #endif

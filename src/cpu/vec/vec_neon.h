@@ -299,4 +299,23 @@ static inline vi vi_load_e4m3_pairs(const uint8_t *p, int n)
                                            vorrq_u16(vandq_u16(is_nonzero, sum), signs)));
 }
 
+static inline uint8x16_t vec_e4m3_above_least(const uint8_t *p)
+{
+    return vsubq_u8(vshlq_n_u8(vld1q_u8(p), 1), vdupq_n_u8(0x10));
+}
+
+static inline int vec_e4m3_is_normal(const uint8_t *p)
+{
+    const uint8x16_t first = vmaxq_u8(vec_e4m3_above_least(p), vec_e4m3_above_least(p + 16));
+    const uint8x16_t last = vmaxq_u8(vec_e4m3_above_least(p + 32), vec_e4m3_above_least(p + 48));
+    return vmaxvq_u8(vmaxq_u8(first, last)) < 0xee;
+}
+
+static inline vi vi_load_normal_e4m3_pairs(const uint8_t *p, int n)
+{
+    const uint16x8_t codes = vreinterpretq_u16_s16(vshll_n_s8(vreinterpret_s8_u8(vld1_u8(p)), 4));
+    return vreinterpretq_u32_u16(
+        vaddq_u16(vandq_u16(codes, vdupq_n_u16(0x87f0)), vdupq_n_u16((uint16_t)((n + 120) * 128))));
+}
+
 #endif

@@ -294,4 +294,20 @@ static inline vi vi_load_e4m3_pairs(const uint8_t *p, int n)
     return vec_scalar_e4m3(p[0], n) | vec_scalar_e4m3(p[1], n) << 16;
 }
 
+static inline int vec_e4m3_is_normal(const uint8_t *p)
+{
+    int is_normal = 1;
+    for (int i = 0; i < 64; i++) {
+        const uint32_t magnitude = p[i] & 0x7fu;
+        is_normal &= magnitude >= 8 && magnitude < 0x7f;
+    }
+    return is_normal;
+}
+
+static inline vi vi_load_normal_e4m3_pairs(const uint8_t *p, int n)
+{
+    const uint32_t codes = (uint32_t)p[1] << 16 | p[0];
+    return ((codes & 0x00800080) << 8 | (codes & 0x007f007f) << 4) + (uint32_t)((n + 120) * 128) * 0x00010001u;
+}
+
 #endif

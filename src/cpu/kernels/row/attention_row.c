@@ -67,11 +67,16 @@ static inline void copy_rows(const attention_query *a, size_t first, uint32_t n,
 {
     const size_t end = n_selected(a);
     for (size_t s = first; s < first + n; s++, to += ROW_STRIDE) {
-        const size_t next = s + logit_slots(a->row), slot = s < end ? s : end - 1;
-        const dsri_cache_entry row = kv_entry(a, slot), later = kv_entry(a, next < end ? next : end - 1);
-        for (uint32_t i = 0; i < ROW_WORDS; i += VF_LANES) {
-            vi_store(to + i, load_row_pairs(a, row, slot, 2 * i));
-            prefetch_row_pairs(a, later, 2 * i);
+        const size_t slot = s < end ? s : end - 1,
+                     next = s + logit_slots(a->row) < end ? s + logit_slots(a->row) : end - 1;
+        const uint16_t *row = kv_row(a, slot);
+        if (rows_are_packed(a)) {
+            decode_row(kv_entry(a, slot), decoded_row(a, slot));
+            prefetch_packed_row(kv_entry(a, next));
+        }
+        for (int i = 0; i < ROW_WORDS; i += VF_LANES) {
+            vi_store(to + i, vi_load_pairs(row + 2 * i));
+            vec_prefetch(kv_row(a, next) + 2 * i);
         }
     }
 }
@@ -268,12 +273,12 @@ static inline void gather_pairs(value_gather *w, size_t n)
     const size_t end = n_selected(w->query);
     for (; n > 0 && w->done < w->n_pairs; n--, w->done++) {
         const size_t slot = w->first + 2 * w->done, later = slot + PASS_GROUPS * GROUP_SLOTS;
-        const vi even = slot < end ? vi_load_pairs(value_pairs(w->query, slot, w->feature)) : vi_set1(0);
-        const vi odd = slot + 1 < end ? vi_load_pairs(value_pairs(w->query, slot + 1, w->feature)) : vi_set1(0);
+        const vi even = slot < end ? vi_load_pairs(kv_row(w->query, slot) + w->feature) : vi_set1(0);
+        const vi odd = slot + 1 < end ? vi_load_pairs(kv_row(w->query, slot + 1) + w->feature) : vi_set1(0);
         interleave_rows(even, odd, w->to[w->done]);
         if (later + 1 < end) {
-            vec_prefetch(value_pairs(w->query, later, w->feature));
-            vec_prefetch(value_pairs(w->query, later + 1, w->feature));
+            vec_prefetch(kv_row(w->query, later) + w->feature);
+            vec_prefetch(kv_row(w->query, later + 1) + w->feature);
         }
     }
 }
