@@ -126,11 +126,36 @@ static dsri_cuda_grid values_grid(const void *plan)
     return (dsri_cuda_grid){DSRI_HEAD_DIM / 64, p->n_heads / 16, p->n_queries};
 }
 
-/* A cluster of 8 blocks for 32 heads of a query. */
-static dsri_cuda_grid row_attention_grid(const void *plan)
+/* Of attention_row.cu: 8 ranks of 16 or 32 heads, or all ranks of 32 heads in a block. */
+static dsri_cuda_grid row16_attention_grid(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return (dsri_cuda_grid){8, p->n_heads / 16, p->n_queries};
+}
+
+static dsri_cuda_grid row32_attention_grid(const void *plan)
 {
     const dsri_attention_plan *p = plan;
     return (dsri_cuda_grid){8, p->n_heads / 32, p->n_queries};
+}
+
+static dsri_cuda_grid rows_attention_grid(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return (dsri_cuda_grid){1, p->n_heads / 32, p->n_queries};
+}
+
+/* Which of the three is fastest; their bits are the same. */
+static int is_for_row16(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return p->n_queries * p->n_heads <= 4 * 64;
+}
+
+static int is_for_row32(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return p->n_queries * p->n_heads <= 24 * 64;
 }
 
 /* The flags of attention_common.cuh. */
@@ -146,15 +171,42 @@ static uint64_t attention_flag_bytes(const void *plan)
             {.entry = "dsr_attention_values_bf16__cuda", .block_x = 160, .grid = values_grid},                         \
     }
 
-/* att_shared of attention_row.cu: 80 KV rows, weights and statistics. */
-enum { ROW_ATTENTION_SHARED_BYTES = 80 * 1040 + 32 * 176 + 4 * 5 * 32 * 16 + 9 * 32 * 4 + 80 * 4 + 64 };
+/* Of attention_row.cu. A group: 16 heads of q, partial logits, statistics; and what a cluster's blocks tell it. */
+enum {
+    ROW_GROUP_BYTES = 16 * 1024 + 3 * 2 * 5 * 32 * 16 + 7 * 16 * 4,
+    ROW_PARTS_BYTES = 8 * 8 * 32 * 16 + 8 * 16 * 8,
+    ROW_TILE_BYTES = 80 * 1024,
+    ROW16_SHARED_BYTES = 2 * ROW_TILE_BYTES + ROW_GROUP_BYTES + ROW_PARTS_BYTES + 256,
+    ROW32_SHARED_BYTES = ROW_TILE_BYTES + 2 * (ROW_GROUP_BYTES + ROW_PARTS_BYTES) + 256,
+    ROWS_SHARED_BYTES = 2 * ROW_TILE_BYTES + 2 * ROW_GROUP_BYTES + 256
+};
 
-#define ROW_ATTENTION_LAUNCH                                                                                           \
+#define ROW_ATTENTION(which)                                                                                           \
+    {.op = which,                                                                                                      \
+     .exactness = DSR_EXACT_ROW,                                                                                       \
+     .n_launches = 1,                                                                                                  \
+     .launches = {{.entry = "dsr_attention_row16_bf16__cuda",                                                          \
+                   .block_x = 256,                                                                                     \
+                   .shared_bytes = ROW16_SHARED_BYTES,                                                                 \
+                   .grid = row16_attention_grid}},                                                                     \
+     .accepts = is_for_row16,                                                                                          \
+     .min_compute = 90},                                                                                               \
+        {.op = which,                                                                                                  \
+         .exactness = DSR_EXACT_ROW,                                                                                   \
+         .n_launches = 1,                                                                                              \
+         .launches = {{.entry = "dsr_attention_row32_bf16__cuda",                                                      \
+                       .block_x = 512,                                                                                 \
+                       .shared_bytes = ROW32_SHARED_BYTES,                                                             \
+                       .grid = row32_attention_grid}},                                                                 \
+         .accepts = is_for_row32,                                                                                      \
+         .min_compute = 90},                                                                                           \
     {                                                                                                                  \
-        {.entry = "dsr_attention_row_bf16__cuda",                                                                      \
-         .block_x = 256,                                                                                               \
-         .shared_bytes = ROW_ATTENTION_SHARED_BYTES,                                                                   \
-         .grid = row_attention_grid},                                                                                  \
+        .op = which, .exactness = DSR_EXACT_ROW, .n_launches = 1,                                                      \
+        .launches = {{.entry = "dsr_attention_rows_bf16__cuda",                                                        \
+                      .block_x = 512,                                                                                  \
+                      .shared_bytes = ROWS_SHARED_BYTES,                                                               \
+                      .grid = rows_attention_grid}},                                                                   \
+        .min_compute = 90                                                                                              \
     }
 
 /* Of projection.cu: 8 segments of 8 rows of 512 BF16 inputs, and their sums. */
@@ -170,16 +222,8 @@ static const dsri_cuda_kernel kernels[] = {
      .n_launches = 2,
      .launches = ATTENTION_LAUNCHES,
      .zeroed_bytes = attention_flag_bytes},
-    {.op = DSRI_OP_SPARSE_ATTENTION,
-     .exactness = DSR_EXACT_ROW,
-     .n_launches = 1,
-     .launches = ROW_ATTENTION_LAUNCH,
-     .min_compute = 90},
-    {.op = DSRI_OP_FLASH_ATTENTION,
-     .exactness = DSR_EXACT_ROW,
-     .n_launches = 1,
-     .launches = ROW_ATTENTION_LAUNCH,
-     .min_compute = 90},
+    ROW_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
+    ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
      .launches = {{.entry = "dsr_indexer_scores_bf16__cuda",

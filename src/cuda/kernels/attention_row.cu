@@ -1,383 +1,609 @@
-/* Row-exact attention on tensor cores, one launch. A cluster of 8 blocks takes 32 heads of a query; each block takes an eighth
- * of the slots (a multiple of 16, a function of the width alone), gathers their KV rows straight into shared memory, and the
- * blocks' softmax parts are joined in rank order through distributed shared memory. Both forms of attention come out alike. */
+/* Row-exact attention on tensor cores. The slots of a query are cut into 8 ranks (a multiple of 16 slots each, a
+ * function of the width alone). A rank's softmax and weighted values are computed on their own, tile by tile, and ranks
+ * are joined in order. With few rows a block takes one rank and a cluster joins them; with many, a block takes all
+ * ranks of its heads in turn. Both do the same arithmetic for each output, so the bits do not tell which one ran. Both
+ * forms of attention come out alike.
+ *
+ * Within a block 8 warps (a group) take 16 heads. Logits: a warp takes a quarter of the features and half of a tile's
+ * slots. Values: a warp takes 64 features. All warps bring rows.
+ *
+ * A KV row or a query with a value that is not finite needs no look of its own: it gives logits that are not finite. */
 #include "cuda/kernels/attention_common.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* clusters */
 
 enum {
-    ATT_THREADS = 256,
-    ATT_HEADS = 32,    /* of a cluster */
-    ATT_RANKS = 8,     /* blocks of a cluster */
-    ATT_SLOTS = 80,    /* of a tile */
-    KV_STRIDE = 1040,  /* bytes between rows in shared memory: 16-byte pieces of 8 rows hit all banks once */
-    P_STRIDE = 176,
-    O_STRIDE = 516     /* floats */
+    ATT_RANKS = 8,
+    GROUP_HEADS = 16,
+    GROUP_WARPS = 8,
+    GROUP_THREADS = 32 * GROUP_WARPS,
+    TILE_SLOTS = 80,
+    ROW_BYTES = DSRI_HEAD_DIM * 2,
+    ROW_PIECES = ROW_BYTES / 16,
+    P_STRIDE = TILE_SLOTS * 2 + 16
 };
 
-struct att_shared {
+/* 16 heads. */
+struct att_group {
+    uint8_t q[GROUP_HEADS * ROW_BYTES]; /* pieces as piece_of_row() says */
     union {
-        uint8_t kv[ATT_SLOTS * KV_STRIDE];
-        float numerators[ATT_HEADS * O_STRIDE]; /* after the last tile, scaled to the common maximum */
+        float4 partial[3][2][5][32]; /* logits of the later feature quarters: [quarter - 1][slot half][8 slots][lane] */
+        uint8_t p[GROUP_HEADS * P_STRIDE]; /* BF16 weights [heads][slots] */
     };
-    uint8_t p[ATT_HEADS * P_STRIDE]; /* BF16 [heads][slots] */
-    float max[ATT_HEADS];            /* of this block's slots so far */
-    float sum[ATT_HEADS];
-    float scale[ATT_HEADS];          /* exp(old max - new max) of a tile; in the end exp(max - M) */
-    float denominator[ATT_HEADS];
-    float4 partial[4][5][32];        /* logits of the second half of the features: [warp][8 slots][lane] */
-    float half_max[2][ATT_HEADS];
-    float half_sum[2][ATT_HEADS];
-    int32_t index[ATT_SLOTS];        /* KV row of a slot, -1 for none */
-    uint32_t is_bad_head[ATT_HEADS];
+    float tile_max[2][GROUP_HEADS]; /* of the halves of a tile */
+    float scale[GROUP_HEADS];       /* exp(old max - new max) */
+    float max[GROUP_HEADS];         /* of the rank so far */
+    float sum[2][GROUP_HEADS];
+    uint32_t is_bad_head[GROUP_HEADS];
+};
+
+template <int GROUPS, int TILES> struct att_shared {
+    uint8_t kv[TILES][TILE_SLOTS * ROW_BYTES]; /* pieces as piece_of_row() says */
+    att_group groups[GROUPS];
+    uint64_t is_full[TILES], is_empty[TILES];
+    uint8_t is_selected[TILES][TILE_SLOTS];
     uint32_t is_bad;
 };
 
-/* Gathers a tile's KV rows; rows of slots that select nothing become zeros. */
-template <bool WORDS>
-static __device__ __forceinline__ void gather_tile(const attention_query &at, uint32_t first_slot, uint32_t end_slot,
-                                                   att_shared &shared)
+/* Where in a row of shared memory a piece of 16 bytes lies: the same piece of 8 rows hits all banks once. */
+static __device__ __forceinline__ uint32_t piece_of_row(uint32_t piece, uint32_t row)
 {
-    for (uint32_t i = threadIdx.x; i < ATT_SLOTS; i += ATT_THREADS) {
-        const uint32_t slot = first_slot + i;
-        const int32_t index = slot < end_slot ? at.indices[slot] : -1;
-        const bool is_selected = index >= 0 && (uint64_t)index < at.kv_len;
-        if (index < -1 || (index >= 0 && !is_selected))
-            shared.is_bad = 1;
-        shared.index[i] = is_selected ? index : -1;
-    }
-    __syncthreads();
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < ATT_SLOTS * (DSRI_HEAD_DIM / 8); i += ATT_THREADS) {
-        const uint32_t slot = i / (DSRI_HEAD_DIM / 8), piece = i % (DSRI_HEAD_DIM / 8);
-        const int32_t index = shared.index[slot];
-        uint8_t *to = shared.kv + slot * KV_STRIDE + piece * 16;
-        const uint16_t *row = at.kv + (uint64_t)(index < 0 ? 0 : index) * at.kv_row_stride;
-        if (WORDS)
-            copy_async_16(to, row + piece * 8, index < 0 ? 0 : 16);
-        else
-            *reinterpret_cast<uint4 *>(to) = load_8<false>(index < 0 ? nullptr : row, piece * 8);
-    }
-    copy_async_commit();
-    copy_async_wait<0>();
-    __syncthreads();
-    bool is_bad = false;
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < ATT_SLOTS * (DSRI_HEAD_DIM / 8); i += ATT_THREADS)
-        is_bad = is_bad || !is_finite_8(*reinterpret_cast<const uint4 *>(
-                               shared.kv + i / (DSRI_HEAD_DIM / 8) * KV_STRIDE + i % (DSRI_HEAD_DIM / 8) * 16));
-    if (is_bad)
-        shared.is_bad = 1;
+    return (piece ^ row % 8) * 16;
 }
 
-template <bool WORDS>
-static __device__ __forceinline__ uint32_t load_pair(const uint16_t *p)
-{
-    return WORDS ? *reinterpret_cast<const uint32_t *>(p) : p[0] | (uint32_t)p[1] << 16;
-}
-
-static __device__ __forceinline__ bool is_finite_pair(uint32_t x)
-{
-    return (x & 0x7f80u) != 0x7f80u && (x & 0x7f800000u) != 0x7f800000u;
-}
-
-/* Fragments of 32 features of a lane's two heads. */
-template <bool WORDS>
-static __device__ __forceinline__ void load_query_block(const uint16_t *low, const uint16_t *high, int block, uint32_t q[2][4])
-{
-#pragma unroll
-    for (int step = 0; step < 2; step++) {
-        const int f = 32 * block + 16 * step;
-        q[step][0] = load_pair<WORDS>(low + f);
-        q[step][1] = load_pair<WORDS>(high + f);
-        q[step][2] = load_pair<WORDS>(low + f + 8);
-        q[step][3] = load_pair<WORDS>(high + f + 8);
-    }
-}
-
-/* Where a warp works: 16 heads, 40 slots and 256 features of the logits; 16 heads and 128 features of the values. */
-struct att_warp {
-    uint32_t head_half, slot_half, feature_half, feature_quarter;
+struct slot_range {
+    uint32_t first, end;
 };
 
-/* Half of the features of the logits of a warp's heads and slots: logits[n][i] is head lane / 4 + i / 2 * 8, slot
- * 8 n + lane % 4 * 2 + i % 2. */
-template <bool WORDS>
-static __device__ __forceinline__ void half_logits(const attention_query &at, uint32_t first_head, const att_warp &warp,
-                                                   att_shared &shared, float logits[5][4])
+static __device__ __forceinline__ slot_range slots_of_rank(uint32_t width, uint32_t rank)
 {
-    enum { BLOCKS = DSRI_HEAD_DIM / 32 / 2 };
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = warp.feature_half * 256;
-    const uint16_t *low = at.q + (uint64_t)(first_head + warp.head_half * 16 + g) * DSRI_HEAD_DIM + first + 2 * t;
-    const uint16_t *high = low + 8 * DSRI_HEAD_DIM;
-    const uint32_t rows = shared_address(shared.kv) + (warp.slot_half * 40 + lane % 8) * KV_STRIDE + lane / 8 * 16 + 2 * first;
-    bool is_good_low = true, is_good_high = true;
-    uint32_t q[2][2][4]; /* two blocks of 32 features ahead */
+    const uint32_t slots = ((width + ATT_RANKS - 1) / ATT_RANKS + 15) / 16 * 16, first = rank * slots;
+    slot_range range = {first < width ? first : width, first + slots < width ? first + slots : width};
+    return range;
+}
+
+static __device__ __forceinline__ float exp_approximate(float x)
+{
+    return exp2_approximate(x * 1.4426950408889634f);
+}
+
+/* ---- bringing rows ---- */
+
+/* One row of 512 values by a whole warp, or zeros. */
+static __device__ __forceinline__ void bring_row(uint8_t *to, const uint16_t *from, bool is_here, uint32_t row)
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++)
+        copy_async_16(to + piece_of_row(lane + 32 * i, row), from + (lane + 32 * i) * 8, is_here ? 16 : 0);
+}
+
+/* The same from an address that is not a multiple of 16. */
+static __device__ __forceinline__ void bring_odd_row(uint8_t *to, const uint16_t *from, bool is_here, uint32_t row)
+{
+#pragma unroll 1
+    for (uint32_t piece = threadIdx.x % 32; piece < ROW_PIECES; piece += 32)
+        *reinterpret_cast<uint4 *>(to + piece_of_row(piece, row)) = load_8<false>(is_here ? from : nullptr, piece * 8);
+}
+
+/* A warp's share of a tile: slots warp + i * N_WARPS; lane i knows the index of the i-th. */
+template <int GROUPS> struct tile_share {
+    enum { N_WARPS = GROUPS * GROUP_WARPS, N_SLOTS = TILE_SLOTS / N_WARPS };
+
+    static __device__ __forceinline__ uint32_t slot(uint32_t i)
+    {
+        return threadIdx.x / 32 + i * N_WARPS;
+    }
+    static __device__ __forceinline__ int32_t load_index(const attention_query &at, slot_range range)
+    {
+        const uint32_t lane = threadIdx.x % 32, from = range.first + slot(lane);
+        return lane < N_SLOTS && from < range.end ? at.indices[from] : -1;
+    }
+};
+
+/* Where a KV row lies; for index -1 some address that can be read. */
+static __device__ __forceinline__ const uint16_t *row_of(const attention_query &at, int32_t index)
+{
+    return index < 0 ? at.q : at.kv + (uint64_t)(uint32_t)index * at.kv_row_stride;
+}
+
+/* Starts the copies of this warp's share of a tile; rows of slots that select nothing become zeros. */
+template <int GROUPS, int TILES>
+static __device__ __forceinline__ void bring_tile(const attention_query &at, int32_t index, uint32_t tile,
+                                                  att_shared<GROUPS, TILES> &shared)
+{
+    typedef tile_share<GROUPS> share;
+    const uint32_t lane = threadIdx.x % 32;
+    const bool is_selected = index >= 0 && (uint64_t)index < at.kv_len;
+    if (!is_selected && index != -1)
+        shared.is_bad = 1;
+    if (lane < share::N_SLOTS)
+        shared.is_selected[tile][share::slot(lane)] = is_selected;
+    index = is_selected ? index : -1;
+    if (is_word_aligned(at.kv, at.kv_row_stride)) {
+#pragma unroll
+        for (uint32_t i = 0; i < share::N_SLOTS; i++) {
+            const int32_t row = __shfl_sync(0xffffffffu, index, (int)i);
+            bring_row(shared.kv[tile] + share::slot(i) * ROW_BYTES, row_of(at, row), row >= 0, share::slot(i));
+        }
+    } else {
+#pragma unroll 1
+        for (uint32_t i = 0; i < share::N_SLOTS; i++) {
+            const int32_t row = __shfl_sync(0xffffffffu, index, (int)i);
+            bring_odd_row(shared.kv[tile] + share::slot(i) * ROW_BYTES, row_of(at, row), row >= 0, share::slot(i));
+        }
+    }
+    copy_async_arrive(&shared.is_full[tile]);
+    __syncwarp();
+    if (lane == 0)
+        shared_barrier_arrive(&shared.is_full[tile]); /* for what was stored without a copy */
+}
+
+template <int GROUPS, int TILES>
+static __device__ __forceinline__ void bring_queries(const attention_query &at, uint32_t first_head,
+                                                     att_shared<GROUPS, TILES> &shared)
+{
+    const uint32_t w = threadIdx.x / 32;
+    const uint16_t *q = at.q + (uint64_t)first_head * DSRI_HEAD_DIM;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t head = w + i * GROUPS * GROUP_WARPS;
+        uint8_t *to = shared.groups[head / GROUP_HEADS].q + head % GROUP_HEADS * ROW_BYTES;
+        if (is_word_aligned(q, 0))
+            bring_row(to, q + head * DSRI_HEAD_DIM, true, head);
+        else
+            bring_odd_row(to, q + head * DSRI_HEAD_DIM, true, head);
+    }
+}
+
+/* ---- the work of a group on a tile ---- */
+
+/* Where a warp works. */
+struct att_warp {
+    uint32_t group, feature_quarter, slot_half; /* of the logits */
+    uint32_t feature_eighth;                    /* of the values */
+};
+
+static __device__ __forceinline__ void group_barrier(const att_warp &warp)
+{
+    named_barrier(1 + warp.group, GROUP_THREADS);
+}
+
+/* A feature quarter of the logits: logits[n][i] is head lane / 4 + i / 2 * 8, slot 8 n + lane % 4 * 2 + i % 2 of the
+ * half. */
+static __device__ __forceinline__ void quarter_logits(const uint8_t *q, const uint8_t *kv, const att_warp &warp,
+                                                      float logits[5][4])
+{
+    const uint32_t lane = threadIdx.x % 32, first_piece = warp.feature_quarter * (ROW_PIECES / 4);
+    const uint32_t heads = shared_address(q) + (lane / 8 % 2 * 8 + lane % 8) * ROW_BYTES;
+    const uint32_t rows = shared_address(kv) + (warp.slot_half * (TILE_SLOTS / 2) + lane % 8) * ROW_BYTES;
 #pragma unroll
     for (int n = 0; n < 5; n++)
         logits[n][0] = logits[n][1] = logits[n][2] = logits[n][3] = 0.0f;
-    load_query_block<WORDS>(low, high, 0, q[0]);
-    load_query_block<WORDS>(low, high, 1, q[1]);
-#pragma unroll 2
-    for (int b = 0; b < BLOCKS; b++) {
-        uint32_t now[2][4];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            now[i / 4][i % 4] = q[b % 2][i / 4][i % 4];
-        load_query_block<WORDS>(low, high, b + 2 < BLOCKS ? b + 2 : b, q[b % 2]);
-#pragma unroll
-        for (int step = 0; step < 2; step++) {
-            is_good_low = is_good_low && is_finite_pair(now[step][0]) && is_finite_pair(now[step][2]);
-            is_good_high = is_good_high && is_finite_pair(now[step][1]) && is_finite_pair(now[step][3]);
-        }
+    for (int b = 0; b < 4; b++) { /* 32 features */
+        const uint32_t piece = first_piece + 4 * b;
+        uint32_t a[2][4];
+        load_matrices(heads + piece_of_row(piece + lane / 16, lane), a[0]);
+        load_matrices(heads + piece_of_row(piece + 2 + lane / 16, lane), a[1]);
 #pragma unroll
         for (int n = 0; n < 5; n++) {
             uint32_t k[4];
-            load_matrices(rows + 8 * n * KV_STRIDE + 64 * b, k);
-            multiply_add(logits[n], now[0], k[0], k[1]);
-            multiply_add(logits[n], now[1], k[2], k[3]);
+            load_matrices(rows + 8 * n * ROW_BYTES + piece_of_row(piece + lane / 8, lane), k);
+            multiply_add(logits[n], a[0], k[0], k[1]);
+            multiply_add(logits[n], a[1], k[2], k[3]);
         }
     }
-    if (!is_good_low)
-        shared.is_bad_head[warp.head_half * 16 + g] = 1;
-    if (!is_good_high)
-        shared.is_bad_head[warp.head_half * 16 + g + 8] = 1;
 }
 
-/* Joins the halves: the warps of the first features end with the whole logits. */
-static __device__ __forceinline__ void join_halves(const att_warp &warp, att_shared &shared, float logits[5][4])
+/* Adds the other quarters to those of the warp of the first, scales and masks; max over the half's slots. */
+static __device__ __forceinline__ void whole_logits(float scale, const uint8_t *is_selected, const att_warp &warp,
+                                                    att_group &group, float logits[5][4])
 {
-    const uint32_t lane = threadIdx.x % 32, pair = warp.head_half + 2 * warp.slot_half;
-    if (warp.feature_half == 1)
-#pragma unroll
-        for (int n = 0; n < 5; n++)
-            shared.partial[pair][n][lane] = make_float4(logits[n][0], logits[n][1], logits[n][2], logits[n][3]);
-    __syncthreads();
-    if (warp.feature_half == 0)
-#pragma unroll
-        for (int n = 0; n < 5; n++) {
-            const float4 other = shared.partial[pair][n][lane];
-            logits[n][0] += other.x;
-            logits[n][1] += other.y;
-            logits[n][2] += other.z;
-            logits[n][3] += other.w;
-        }
-}
-
-/* Scales and masks a warp's logits; max over its slots, for its lanes' two heads. */
-static __device__ __forceinline__ void mask_logits(float scale, const att_warp &warp, att_shared &shared, float logits[5][4])
-{
-    const uint32_t lane = threadIdx.x % 32, t = lane % 4, head = warp.head_half * 16 + lane / 4;
+    const uint32_t lane = threadIdx.x % 32, t = lane % 4, head = lane / 4;
     const float nothing = __uint_as_float(0xff800000u);
+    bool is_bad[2] = {false, false};
     float max[2] = {nothing, nothing};
 #pragma unroll
-    for (int n = 0; n < 5; n++)
+    for (int n = 0; n < 5; n++) {
+        const float4 *other = &group.partial[0][warp.slot_half][n][lane];
+        const float4 x = other[0], y = other[2 * 5 * 32], z = other[2 * 2 * 5 * 32];
+        const float others[3][4] = {{x.x, x.y, x.z, x.w}, {y.x, y.y, y.z, y.w}, {z.x, z.y, z.z, z.w}};
+        const uint8_t *selected = is_selected + warp.slot_half * (TILE_SLOTS / 2) + 8 * n + 2 * t;
+        const bool is_slot[2] = {selected[0] != 0, selected[1] != 0};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const bool is_selected = shared.index[warp.slot_half * 40 + 8 * n + 2 * t + i % 2] >= 0;
-            logits[n][i] *= scale;
-            if (is_selected && !f32_is_finite(logits[n][i]))
-                shared.is_bad_head[head + i / 2 * 8] = 1;
-            logits[n][i] = is_selected ? logits[n][i] : nothing;
+            const float l = ((logits[n][i] + others[0][i]) + (others[1][i] + others[2][i])) * scale;
+            is_bad[i / 2] = is_bad[i / 2] || (is_slot[i % 2] && !(fabsf(l) <= 3.402823466e38f));
+            logits[n][i] = is_slot[i % 2] ? l : nothing;
             max[i / 2] = fmaxf(max[i / 2], logits[n][i]);
         }
+    }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         max[r] = fmaxf(max[r], __shfl_xor_sync(0xffffffffu, max[r], 1));
         max[r] = fmaxf(max[r], __shfl_xor_sync(0xffffffffu, max[r], 2));
         if (t == 0)
-            shared.half_max[warp.slot_half][head + 8 * r] = max[r];
+            group.tile_max[warp.slot_half][head + 8 * r] = max[r];
+        if (is_bad[r])
+            group.is_bad_head[head + 8 * r] = 1;
     }
 }
 
-/* Weights of a warp's logits as BF16 to shared.p, and their sums. */
-static __device__ __forceinline__ void weigh_logits(const att_warp &warp, att_shared &shared, const float logits[5][4])
+/* Weights of the half's logits as BF16 to group.p, and the rank's statistics so far. */
+static __device__ __forceinline__ void weigh(const att_warp &warp, const float logits[5][4], float max[2], float sum[2],
+                                             att_group &group)
 {
-    const uint32_t lane = threadIdx.x % 32, t = lane % 4, head = warp.head_half * 16 + lane / 4;
+    const uint32_t lane = threadIdx.x % 32, t = lane % 4, head = lane / 4;
     const float nothing = __uint_as_float(0xff800000u);
-    float max[2], sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        max[r] = fmaxf(shared.half_max[0][head + 8 * r], shared.half_max[1][head + 8 * r]);
-        max[r] = fmaxf(max[r], shared.max[head + 8 * r]);
-    }
+        const uint32_t h = head + 8 * r;
+        const float old = max[r];
+        max[r] = fmaxf(fmaxf(group.tile_max[0][h], group.tile_max[1][h]), old);
+        const float factor = old == nothing ? 0.0f : exp_approximate(old - max[r]);
+        const float offset = max[r] == nothing ? 0.0f : max[r];
+        float tile_sum = 0.0f;
 #pragma unroll
-    for (int n = 0; n < 5; n++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            uint32_t pair = 0;
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float l = logits[n][2 * r + i];
-                const uint16_t w = l == nothing ? 0 : f32_to_bf16(__expf(l - max[r]));
-                sum[r] += bf16_to_f32(w);
-                pair |= (uint32_t)w << (16 * i);
-            }
-            *reinterpret_cast<uint32_t *>(shared.p + (head + 8 * r) * P_STRIDE +
-                                          (warp.slot_half * 40 + 8 * n + 2 * t) * 2) = pair;
+        for (int n = 0; n < 5; n++) {
+            const uint32_t pair = round_to_bf16_pair(exp_approximate(logits[n][2 * r] - offset),
+                                                     exp_approximate(logits[n][2 * r + 1] - offset));
+            tile_sum += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
+            *reinterpret_cast<uint32_t *>(group.p + h * P_STRIDE +
+                                          (warp.slot_half * (TILE_SLOTS / 2) + 8 * n + 2 * t) * 2) = pair;
         }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
-        if (t == 0)
-            shared.half_sum[warp.slot_half][head + 8 * r] = sum[r];
+        tile_sum += __shfl_xor_sync(0xffffffffu, tile_sum, 1);
+        tile_sum += __shfl_xor_sync(0xffffffffu, tile_sum, 2);
+        sum[r] = sum[r] * factor + tile_sum;
+        if (t == 0) {
+            group.sum[warp.slot_half][h] = sum[r];
+            if (warp.slot_half == 0) {
+                group.scale[h] = factor;
+                group.max[h] = max[r];
+            }
+        }
     }
 }
 
-/* Turns a tile's logits into BF16 weights in shared.p and brings max, sum and scale up to date. */
-static __device__ __forceinline__ void tile_softmax(float scale, const att_warp &warp, att_shared &shared, float logits[5][4])
+/* values[n][i]: head lane / 4 + i / 2 * 8, feature 8 n + lane % 4 * 2 + i % 2 of this warp's 64. */
+static __device__ __forceinline__ void add_values(const att_group &group, const uint8_t *kv, const att_warp &warp,
+                                                  float values[8][4])
 {
-    join_halves(warp, shared, logits);
-    if (warp.feature_half == 0)
-        mask_logits(scale, warp, shared, logits);
-    __syncthreads();
-    if (warp.feature_half == 0)
-        weigh_logits(warp, shared, logits);
-    __syncthreads();
-    if (threadIdx.x < ATT_HEADS) {
-        const uint32_t h = threadIdx.x;
-        const float old = shared.max[h], now = fmaxf(fmaxf(shared.half_max[0][h], shared.half_max[1][h]), old);
-        const float factor = old == __uint_as_float(0xff800000u) ? 0.0f : __expf(old - now);
-        shared.scale[h] = factor;
-        shared.max[h] = now;
-        shared.sum[h] = shared.sum[h] * factor + (shared.half_sum[0][h] + shared.half_sum[1][h]);
-    }
-    __syncthreads();
-}
-
-/* values[n][i]: head lane / 4 + i / 2 * 8, feature 8 n + lane % 4 * 2 + i % 2 of this warp's 128. */
-static __device__ __forceinline__ void tile_values(const att_warp &warp, const att_shared &shared, float values[16][4])
-{
-    const uint32_t lane = threadIdx.x % 32, row = (lane / 8 & 1) * 8 + lane % 8, column = lane / 16 * 8;
-    const float low = shared.scale[warp.head_half * 16 + lane / 4], high = shared.scale[warp.head_half * 16 + lane / 4 + 8];
-    const uint32_t p = shared_address(shared.p) + (warp.head_half * 16 + row) * P_STRIDE + column * 2;
-    const uint32_t kv = shared_address(shared.kv) + row * KV_STRIDE + (warp.feature_quarter * 128 + column) * 2;
+    const uint32_t lane = threadIdx.x % 32, row = lane / 8 % 2 * 8 + lane % 8;
+    const float low = group.scale[lane / 4], high = group.scale[lane / 4 + 8];
+    const uint32_t weights = shared_address(group.p) + row * P_STRIDE + lane / 16 * 16;
+    const uint32_t rows = shared_address(kv) + row * ROW_BYTES;
+    uint32_t pieces[4];
 #pragma unroll
-    for (int n = 0; n < 16; n++) {
+    for (int n = 0; n < 4; n++)
+        pieces[n] = rows + piece_of_row(warp.feature_eighth * 8 + 2 * n + lane / 16, lane);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
         values[n][0] *= low;
         values[n][1] *= low;
         values[n][2] *= high;
         values[n][3] *= high;
     }
-#pragma unroll 1
-    for (int step = 0; step < ATT_SLOTS / 16; step++) {
-        uint32_t w[4];
-        load_matrices(p + step * 32, w);
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
+    for (int step = 0; step < TILE_SLOTS / 16; step++) {
+        uint32_t w[4];
+        load_matrices(weights + step * 32, w);
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
             uint32_t v[4];
-            load_matrices_transposed(kv + step * 16 * KV_STRIDE + n * 32, v);
+            load_matrices_transposed(pieces[n] + step * 16 * ROW_BYTES, v);
             multiply_add(values[2 * n], w, v[0], v[1]);
             multiply_add(values[2 * n + 1], w, v[2], v[3]);
         }
     }
 }
 
-/* shared.scale and shared.denominator from all ranks' parts; a head that must be zero gets a NaN denominator. */
-static __device__ __forceinline__ void join_statistics(const dsri_attention_plan &plan, uint32_t first_head, att_shared &shared)
+/* ---- ranks ---- */
+
+/* The tile after `range` of rank `rank`: empty at the end. */
+static __device__ __forceinline__ slot_range next_tile(const attention_query &at, slot_range range, uint32_t rank,
+                                                       uint32_t end_rank)
 {
-    cluster_barrier();
-    if (threadIdx.x < ATT_HEADS) {
-        const uint32_t h = threadIdx.x;
-        const float sink = plan.sinks[first_head + h];
-        float max = sink, sums[ATT_RANKS], maxima[ATT_RANKS];
-        uint32_t is_bad = !f32_is_finite(sink);
-#pragma unroll
-        for (int r = 0; r < ATT_RANKS; r++) {
-            maxima[r] = peer_float(&shared.max[h], r);
-            sums[r] = peer_float(&shared.sum[h], r);
-            is_bad |= peer_word(&shared.is_bad, r) | peer_word(&shared.is_bad_head[h], r);
-            max = fmaxf(max, maxima[r]);
-        }
-        float denominator = __expf(sink - max);
-#pragma unroll
-        for (int r = 0; r < ATT_RANKS; r++)
-            denominator = fmaf(__expf(maxima[r] - max), sums[r], denominator);
-        shared.denominator[h] = is_bad ? __uint_as_float(0x7fc00000u) : denominator;
-        shared.scale[h] = __expf(shared.max[h] - max);
+    range.first += TILE_SLOTS;
+    if (range.first >= range.end) {
+        const slot_range none = {0, 0};
+        range = rank + 1 < end_rank ? slots_of_rank(at.width, rank + 1) : none;
     }
-    __syncthreads();
+    return range;
 }
 
-static __device__ __forceinline__ void write_outputs(const attention_query &at, uint32_t first_head, const att_warp &warp,
-                                                     const float values[16][4], att_shared &shared)
+/* One rank: values and group.max, group.sum. n_tiles counts the block's tiles so far; the first of this rank is on its
+ * way. */
+template <int GROUPS, int TILES>
+static __device__ __forceinline__ void attend_rank(const attention_query &at, float scale, uint32_t rank,
+                                                   uint32_t end_rank, const att_warp &warp, uint32_t &n_tiles,
+                                                   att_shared<GROUPS, TILES> &shared, float values[8][4])
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, rank = blockIdx.x;
-    const float low = shared.scale[warp.head_half * 16 + g], high = shared.scale[warp.head_half * 16 + g + 8];
-    float *to = shared.numerators + (warp.head_half * 16 + g) * O_STRIDE + warp.feature_quarter * 128 + 2 * t;
+    att_group &group = shared.groups[warp.group];
+    const float nothing = __uint_as_float(0xff800000u);
+    float max[2] = {nothing, nothing}, sum[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int n = 0; n < 16; n++) {
-        *reinterpret_cast<float2 *>(to + 8 * n) = make_float2(values[n][0] * low, values[n][1] * low);
-        *reinterpret_cast<float2 *>(to + 8 * O_STRIDE + 8 * n) = make_float2(values[n][2] * high, values[n][3] * high);
-    }
-    cluster_barrier();
-    /* This block joins 64 features of all heads. */
-#pragma unroll
-    for (uint32_t i = threadIdx.x; i < ATT_HEADS * 16; i += ATT_THREADS) {
-        const uint32_t h = i / 16, f = rank * 64 + i % 16 * 4;
-        float4 parts[ATT_RANKS], sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int r = 0; r < ATT_RANKS; r++)
-            parts[r] = peer_float4(shared.numerators + h * O_STRIDE + f, r);
-#pragma unroll
-        for (int r = 0; r < ATT_RANKS; r++) {
-            sum.x += parts[r].x;
-            sum.y += parts[r].y;
-            sum.z += parts[r].z;
-            sum.w += parts[r].w;
-        }
-        const float denominator = shared.denominator[h], all[4] = {sum.x, sum.y, sum.z, sum.w};
-        uint16_t *output = at.output + (uint64_t)(first_head + h) * DSRI_HEAD_DIM + f;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            output[j] = f32_to_finite_bf16(all[j] / denominator);
-    }
-    cluster_barrier();
-}
-
-template <bool WORDS>
-static __device__ __forceinline__ void attend(const dsri_attention_plan &plan, const attention_query &at, att_shared &shared)
-{
-    const uint32_t first_head = blockIdx.y * ATT_HEADS, w = threadIdx.x / 32;
-    const att_warp warp = {w % 2, w / 2 % 2, w / 4, w / 2};
-    const uint32_t slots = ((at.width + ATT_RANKS - 1) / ATT_RANKS + 15) / 16 * 16;
-    const uint32_t first_slot = blockIdx.x * slots;
-    const uint32_t end_slot = first_slot + slots < at.width ? first_slot + slots : at.width;
-    float values[16][4];
-#pragma unroll
-    for (int n = 0; n < 16; n++)
+    for (int n = 0; n < 8; n++)
         values[n][0] = values[n][1] = values[n][2] = values[n][3] = 0.0f;
-    for (uint32_t slot = first_slot; slot < end_slot; slot += ATT_SLOTS) {
+    slot_range range = slots_of_rank(at.width, rank);
+#pragma unroll 1
+    for (; range.first < range.end; range.first += TILE_SLOTS, n_tiles++) {
+        const uint32_t tile = n_tiles % TILES;
+        const uint8_t *kv = shared.kv[tile];
+        const slot_range next = next_tile(at, range, rank, end_rank);
+        const bool has_next = next.first < next.end;
+        const int32_t next_index = has_next ? tile_share<GROUPS>::load_index(at, next) : -1;
         float logits[5][4];
-        gather_tile<WORDS>(at, slot, end_slot, shared);
-        half_logits<WORDS>(at, first_head, warp, shared, logits);
-        tile_softmax(plan.scale, warp, shared, logits);
-        tile_values(warp, shared, values);
-        __syncthreads();
+        shared_barrier_wait(&shared.is_full[tile], n_tiles / TILES & 1);
+        quarter_logits(group.q, kv, warp, logits);
+        group_barrier(warp); /* the last tile's weights have been read */
+        if (warp.feature_quarter != 0)
+#pragma unroll
+            for (int n = 0; n < 5; n++)
+                group.partial[warp.feature_quarter - 1][warp.slot_half][n][threadIdx.x % 32] =
+                    make_float4(logits[n][0], logits[n][1], logits[n][2], logits[n][3]);
+        group_barrier(warp);
+        if (TILES > 1 && has_next) {
+            if (n_tiles > 0)
+                shared_barrier_wait(&shared.is_empty[tile ^ 1], (n_tiles - 1) / 2 & 1);
+            bring_tile(at, next_index, tile ^ 1, shared);
+        }
+        if (warp.feature_quarter == 0) {
+            whole_logits(scale, shared.is_selected[tile], warp, group, logits);
+            named_barrier(1 + GROUPS + warp.group, 64); /* the warps of both halves */
+            weigh(warp, logits, max, sum, group);
+        }
+        group_barrier(warp);
+        add_values(group, kv, warp, values);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            shared_barrier_arrive(&shared.is_empty[tile]);
+        if (TILES == 1 && has_next) {
+            shared_barrier_wait(&shared.is_empty[0], n_tiles & 1);
+            bring_tile(at, next_index, 0, shared);
+        }
     }
-    join_statistics(plan, first_head, shared);
-    write_outputs(at, first_head, warp, values, shared);
 }
 
-extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(ATT_THREADS, 2)
-    dsr_attention_row_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+/* Max and sum of the ranks so far of a lane's heads lane / 4 and lane / 4 + 8; starts as the sink alone. */
+struct att_joined {
+    float max[2], sum[2];
+    bool is_bad[2];
+};
+
+static __device__ __forceinline__ att_joined join_sinks(const float sinks[2])
 {
-    extern __shared__ uint4 shared_memory[];
-    att_shared &shared = *reinterpret_cast<att_shared *>(shared_memory);
-    const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    if (threadIdx.x < ATT_HEADS) {
-        shared.max[threadIdx.x] = __uint_as_float(0xff800000u);
-        shared.sum[threadIdx.x] = 0.0f;
-        shared.is_bad_head[threadIdx.x] = 0;
+    att_joined joined;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        joined.max[r] = sinks[r];
+        joined.sum[r] = 1.0f;
+        joined.is_bad[r] = !f32_is_finite(sinks[r]);
     }
-    if (threadIdx.x == 0)
+    return joined;
+}
+
+/* Max (a NaN where the head must be zero, -infinity where nothing is selected) and sum of a rank. */
+static __device__ __forceinline__ float2 statistics_of(const att_group &group, uint32_t is_bad, uint32_t head)
+{
+    const float max = is_bad | group.is_bad_head[head] ? __uint_as_float(0x7fc00000u) : group.max[head];
+    return make_float2(max, group.sum[0][head] + group.sum[1][head]);
+}
+
+/* Takes a rank's max and sum in; factors of the numerators so far and of the rank's. */
+static __device__ __forceinline__ float2 join_statistics(att_joined &joined, int r, float2 rank)
+{
+    joined.is_bad[r] = joined.is_bad[r] || rank.x != rank.x;
+    const float max = fmaxf(joined.max[r], rank.x);
+    const float2 factors = make_float2(exp_approximate(joined.max[r] - max), exp_approximate(rank.x - max));
+    joined.sum[r] = fmaf(factors.y, rank.y, joined.sum[r] * factors.x);
+    joined.max[r] = max;
+    return factors;
+}
+
+static __device__ __forceinline__ float join_value(float so_far, float2 factors, float value)
+{
+    return fmaf(factors.y, value, so_far * factors.x);
+}
+
+/* Two heads x two features of a lane. */
+static __device__ __forceinline__ void write_outputs(uint16_t *output, const att_joined &joined, const float values[4])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float factor = __fdividef(1.0f, joined.sum[r]);
+        uint16_t *to = output + r * 8 * DSRI_HEAD_DIM;
+        to[0] = joined.is_bad[r] ? 0 : f32_to_finite_bf16(values[2 * r] * factor);
+        to[1] = joined.is_bad[r] ? 0 : f32_to_finite_bf16(values[2 * r + 1] * factor);
+    }
+}
+
+template <int GROUPS, int TILES> static __device__ __forceinline__ void prepare(att_shared<GROUPS, TILES> &shared)
+{
+    const uint32_t i = threadIdx.x % GROUP_THREADS;
+    if (i < GROUP_HEADS) {
+        att_group &group = shared.groups[threadIdx.x / GROUP_THREADS];
+        group.is_bad_head[i] = 0;
+        group.max[i] = __uint_as_float(0xff800000u); /* what a rank without slots tells */
+        group.sum[0][i] = group.sum[1][i] = 0.0f;
+    }
+    if (threadIdx.x == 0) {
         shared.is_bad = 0;
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            shared_barrier_init(&shared.is_full[tile], GROUPS * (GROUP_THREADS + GROUP_WARPS));
+            shared_barrier_init(&shared.is_empty[tile], GROUPS * GROUP_WARPS);
+        }
+        shared_barriers_ready();
+    }
+}
+
+static __device__ __forceinline__ att_warp find_warp()
+{
+    const uint32_t w = threadIdx.x / 32 % GROUP_WARPS;
+    att_warp warp = {threadIdx.x / GROUP_THREADS, w % 4, w / 4, w};
+    return warp;
+}
+
+static __device__ __forceinline__ void load_sinks(const float *sinks, uint32_t first_head, float of_lane[2])
+{
+    const float *from = sinks + first_head + threadIdx.x % 32 / 4;
+    of_lane[0] = from[0];
+    of_lane[1] = from[8];
+}
+
+/* ---- a rank a block ---- */
+
+/* What the ranks tell a block about 16 heads. */
+struct att_parts {
+    float4 values[ATT_RANKS][8]
+                 [32]; /* numerators of this block's 64 features, as mma has them: [rank][8 features][lane] */
+    float2 statistics[ATT_RANKS][GROUP_HEADS];
+};
+
+template <int GROUPS, int TILES> struct att_cluster_shared {
+    att_shared<GROUPS, TILES> own;
+    att_parts parts[GROUPS];
+    uint64_t statistics_are_here, values_are_here;
+};
+
+/* Hands the group's statistics to all blocks, and a warp's 64 features to the block that joins them. */
+template <int GROUPS, int TILES>
+static __device__ __forceinline__ void send_parts(const float values[8][4], uint32_t rank, const att_warp &warp,
+                                                  att_cluster_shared<GROUPS, TILES> &shared)
+{
+    const uint32_t i = threadIdx.x % GROUP_THREADS, head = i % GROUP_HEADS;
+    att_parts &parts = shared.parts[warp.group];
+    if (i < ATT_RANKS * GROUP_HEADS)
+        send_float2(&parts.statistics[rank][head],
+                    statistics_of(shared.own.groups[warp.group], shared.own.is_bad, head), &shared.statistics_are_here,
+                    i / GROUP_HEADS);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        send_float4(&parts.values[rank][n][threadIdx.x % 32],
+                    make_float4(values[n][0], values[n][1], values[n][2], values[n][3]), &shared.values_are_here,
+                    warp.feature_eighth);
+}
+
+/* This block's 64 features of 16 heads: a warp takes 8 features. */
+template <int GROUPS, int TILES>
+static __device__ __forceinline__ void join_parts(const float sinks[2], uint32_t rank, const att_warp &warp,
+                                                  att_cluster_shared<GROUPS, TILES> &shared, uint16_t *output)
+{
+    const uint32_t lane = threadIdx.x % 32, head = lane / 4;
+    const att_parts &parts = shared.parts[warp.group];
+    att_joined joined = join_sinks(sinks);
+    float2 low[ATT_RANKS], high[ATT_RANKS];
+    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    shared_barrier_wait(&shared.statistics_are_here, 0);
+#pragma unroll
+    for (int r = 0; r < ATT_RANKS; r++) {
+        low[r] = join_statistics(joined, 0, parts.statistics[r][head]);
+        high[r] = join_statistics(joined, 1, parts.statistics[r][head + 8]);
+    }
+    shared_barrier_wait(&shared.values_are_here, 0);
+#pragma unroll
+    for (int r = 0; r < ATT_RANKS; r++) {
+        const float4 part = parts.values[r][warp.feature_eighth][lane];
+        sums[0] = join_value(sums[0], low[r], part.x);
+        sums[1] = join_value(sums[1], low[r], part.y);
+        sums[2] = join_value(sums[2], high[r], part.z);
+        sums[3] = join_value(sums[3], high[r], part.w);
+    }
+    write_outputs(output + head * DSRI_HEAD_DIM + rank * 64 + warp.feature_eighth * 8 + lane % 4 * 2, joined, sums);
+}
+
+template <int GROUPS, int TILES>
+static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_plan &plan, uint8_t *zeroed,
+                                                         att_cluster_shared<GROUPS, TILES> &shared)
+{
+    const uint32_t rank = blockIdx.x;
+    const attention_query at = find_query(plan, blockIdx.z, zeroed);
+    const att_warp warp = find_warp();
+    const uint32_t block_head = blockIdx.y * GROUPS * GROUP_HEADS, first_head = block_head + warp.group * GROUP_HEADS;
+    const slot_range range = slots_of_rank(at.width, rank);
+    const int32_t index = tile_share<GROUPS>::load_index(at, range);
+    prepare(shared.own);
+    if (threadIdx.x == 0) {
+        shared_barrier_init(&shared.statistics_are_here, 1);
+        shared_barrier_init(&shared.values_are_here, 1);
+        shared_barriers_ready();
+        shared_barrier_arrive_expecting(&shared.statistics_are_here, GROUPS * sizeof shared.parts[0].statistics);
+        shared_barrier_arrive_expecting(&shared.values_are_here, GROUPS * sizeof shared.parts[0].values);
+    }
     __syncthreads();
-    if (is_word_aligned(at.kv, at.kv_row_stride) && is_word_aligned(at.q, 0))
-        attend<true>(plan, at, shared);
-    else
-        attend<false>(plan, at, shared);
+    cluster_arrive();
+    bring_queries(at, block_head, shared.own);
+    if (range.first < range.end)
+        bring_tile(at, index, 0, shared.own);
+    float sinks[2], values[8][4];
+    load_sinks(plan.sinks, first_head, sinks);
+    uint32_t n_tiles = 0;
+    attend_rank(at, plan.scale, rank, rank + 1, warp, n_tiles, shared.own, values);
+    cluster_wait(); /* the other blocks' barriers are ready */
+    send_parts(values, rank, warp, shared);
+    join_parts(sinks, rank, warp, shared, at.output + (uint64_t)first_head * DSRI_HEAD_DIM);
+}
+
+extern __shared__ uint4 shared_memory[];
+
+extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(GROUP_THREADS, 1)
+    dsr_attention_row16_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    attend_in_cluster(plan, zeroed, *reinterpret_cast<att_cluster_shared<1, 2> *>(shared_memory));
+}
+
+extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(2 * GROUP_THREADS, 1)
+    dsr_attention_row32_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    attend_in_cluster(plan, zeroed, *reinterpret_cast<att_cluster_shared<2, 1> *>(shared_memory));
+}
+
+/* ---- all ranks in one block ---- */
+
+extern "C" __global__ void __launch_bounds__(2 * GROUP_THREADS, 1)
+    dsr_attention_rows_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    enum { GROUPS = 2 };
+    auto &shared = *reinterpret_cast<att_shared<GROUPS, 2> *>(shared_memory);
+    const attention_query at = find_query(plan, blockIdx.z, zeroed);
+    const att_warp warp = find_warp();
+    const uint32_t block_head = blockIdx.y * GROUPS * GROUP_HEADS, first_head = block_head + warp.group * GROUP_HEADS;
+    const uint32_t lane = threadIdx.x % 32, head = lane / 4;
+    const slot_range first = slots_of_rank(at.width, 0);
+    const int32_t index = tile_share<GROUPS>::load_index(at, first);
+    prepare(shared);
+    __syncthreads();
+    bring_queries(at, block_head, shared);
+    if (first.first < first.end)
+        bring_tile(at, index, 0, shared);
+    float sinks[2], sums[8][4] = {};
+    load_sinks(plan.sinks, first_head, sinks);
+    att_joined joined = join_sinks(sinks);
+    uint32_t n_tiles = 0;
+#pragma unroll 1
+    for (uint32_t rank = 0; rank < ATT_RANKS; rank++) {
+        att_group &group = shared.groups[warp.group];
+        float values[8][4];
+        attend_rank(at, plan.scale, rank, ATT_RANKS, warp, n_tiles, shared, values);
+        const slot_range range = slots_of_rank(at.width, rank);
+        const float2 none = make_float2(__uint_as_float(0xff800000u), 0.0f);
+        const bool is_empty = range.first == range.end;
+        const float2 low = join_statistics(joined, 0, is_empty ? none : statistics_of(group, shared.is_bad, head));
+        const float2 high = join_statistics(joined, 1, is_empty ? none : statistics_of(group, shared.is_bad, head + 8));
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            sums[n][0] = join_value(sums[n][0], low, values[n][0]);
+            sums[n][1] = join_value(sums[n][1], low, values[n][1]);
+            sums[n][2] = join_value(sums[n][2], high, values[n][2]);
+            sums[n][3] = join_value(sums[n][3], high, values[n][3]);
+        }
+    }
+    uint16_t *output =
+        at.output + (uint64_t)(first_head + head) * DSRI_HEAD_DIM + warp.feature_eighth * 64 + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        write_outputs(output + 8 * n, joined, sums[n]);
 }
 
 #endif
