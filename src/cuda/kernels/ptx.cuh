@@ -188,6 +188,14 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t address
                  : "memory");
 }
 
+/* The products of two pairs of BF16 values, rounded to nearest; subnormals are kept. */
+static __device__ __forceinline__ uint32_t multiply_bf16_pairs(uint32_t a, uint32_t b)
+{
+    uint32_t products;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(products) : "r"(a), "r"(b), "r"(0x80008000u)); /* + -0 keeps signs */
+    return products;
+}
+
 /* d += a . b for a 16 x 16 and a 16 x 8 matrix of BF16, fragments as mma.m16n8k16 has them. */
 static __device__ __forceinline__ void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {

@@ -221,6 +221,20 @@ static inline void multiply_matrices(void *const arguments[32], uint32_t)
             static_cast<matrix_product *>(arguments[lane])->d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
 }
 
+static inline uint32_t multiply_bf16_pairs(uint32_t a, uint32_t b)
+{
+    uint32_t products = 0;
+    for (int i = 0; i < 2; i++) {
+        const double x = __uint_as_float(a >> 16 * i << 16), y = __uint_as_float(b >> 16 * i << 16);
+        /* Exact in double, and in float but where it rounds to zero as BF16 too. */
+        const float product = (float)(x * y);
+        const uint32_t bits = __float_as_uint(product);
+        const uint32_t rounded = product != product ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+        products |= (rounded & 0xffffu) << 16 * i;
+    }
+    return products;
+}
+
 static inline void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
     matrix_product own = {d, a, {b0, b1}};
