@@ -19,7 +19,9 @@ int use_headers(void)
     dsr_fake_quant_desc fake_quant = DSR_FAKE_QUANT_DESC_INIT;
     dsr_rms_norm_desc rms_norm = DSR_RMS_NORM_DESC_INIT;
     dsr_projection_desc projection = DSR_PROJECTION_DESC_INIT;
+    dsr_append_desc append = DSR_APPEND_DESC_INIT;
+    dsr_convert_desc convert = DSR_CONVERT_DESC_INIT;
     context.n_threads = kernel.n_tasks + attention.n_rows + indexer.n_rows + compressor.n_rows + gather.n_rows +
-                        copy.n_rows + rope.n_rows + rms_norm.dim + projection.n_rows;
+                        copy.n_rows + rope.n_rows + rms_norm.dim + projection.n_rows + append.n_rows + convert.n_rows;
     return context.struct_size == sizeof(context) && fake_quant.n_vectors == 0 && context.n_threads == 0;
 }

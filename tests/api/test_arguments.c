@@ -54,6 +54,16 @@ static dsr_status encode_projection(dsr_encoder *encoder, const void *desc)
     return dsr_encode_projection(encoder, desc);
 }
 
+static dsr_status encode_append(dsr_encoder *encoder, const void *desc)
+{
+    return dsr_encode_append(encoder, desc);
+}
+
+static dsr_status encode_convert(dsr_encoder *encoder, const void *desc)
+{
+    return dsr_encode_convert(encoder, desc);
+}
+
 static const struct {
     const char *op;
     dsr_status (*encode)(dsr_encoder *encoder, const void *desc);
@@ -68,6 +78,8 @@ static const struct {
     {"fake-quant", encode_fake_quant},
     {"rms-norm", encode_rms_norm},
     {"projection", encode_projection},
+    {"append", encode_append},
+    {"convert", encode_convert},
 };
 enum { N_CALLS = sizeof(calls) / sizeof(calls[0]) };
 

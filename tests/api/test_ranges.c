@@ -282,6 +282,79 @@ static void test_rms_norm(void **state)
     }
 }
 
+/* In one piece, the entries that are written and no others; with a page table, all pages of the view. */
+static void test_append(void **state)
+{
+    api_fixture *f = *state;
+    api_ranges reads = {0}, writes = {0};
+    dsr_append_row rows[3];
+    dsr_append_desc desc = DSR_APPEND_DESC_INIT;
+    memset(rows, 0, sizeof(rows));
+    desc.n_rows = 3;
+    desc.rows = rows;
+    desc.dim = 512;
+    desc.source = api_view(f, DSR_DTYPE_BF16, 12 * 512);
+    for (uint32_t r = 0; r < 3; r++) {
+        rows[r].cache_layout.format = DSR_FORMAT_FP8;
+        rows[r].n_entries = 30;
+        rows[r].n_tokens = 3;
+        rows[r].source_row = 4 * r;
+    }
+    rows[0].cache = api_view(f, DSR_DTYPE_U8, 40 * 584);
+    rows[0].cache_layout.page_size = 40;
+    rows[0].first_entry = 49; /* slots 9, 0 and 1 */
+    rows[0].ring_entries = 10;
+    rows[1].cache = api_view(f, DSR_DTYPE_U8, 4 * 9792 + 100);
+    rows[1].cache_layout.page_size = 16;
+    rows[1].cache_layout.page_table = api_view(f, DSR_DTYPE_I32, 9);
+    rows[2].cache = api_view(f, DSR_DTYPE_BF16, 40 * 520);
+    rows[2].cache_layout.format = DSR_FORMAT_BF16;
+    rows[2].entry_stride = 520;
+    rows[2].first_entry = 7;
+    assert_int_equal(dsr_encode_append(f->encoder, &desc), DSR_OK);
+    for (uint32_t r = 0; r < 3; r++)
+        api_expect_range(&reads, desc.source, 4 * r * 1024, 3 * 1024);
+    api_expect_range(&reads, rows[1].cache_layout.page_table, 0, 2 * 4);
+    api_expect_range(&writes, rows[0].cache, 9 * 576, 576);
+    api_expect_range(&writes, rows[0].cache, 0, 2 * 576);
+    api_expect_range(&writes, rows[0].cache, 40 * 576 + 9 * 8, 8);
+    api_expect_range(&writes, rows[0].cache, 40 * 576, 2 * 8);
+    api_expect_range(&writes, rows[1].cache, 0, 3 * 9792 + 16 * 584);
+    api_expect_range(&writes, rows[2].cache, 7 * 1040, 2 * 1040 + 1024);
+    assert_last(f, "append", 3, &reads, &writes);
+}
+
+static void test_convert(void **state)
+{
+    api_fixture *f = *state;
+    api_ranges reads = {0}, writes = {0};
+    dsr_convert_row rows[2];
+    dsr_convert_desc desc = DSR_CONVERT_DESC_INIT;
+    const dsr_view pool = api_view(f, DSR_DTYPE_U8, 5 * 2176);
+    memset(rows, 0, sizeof(rows));
+    desc.n_rows = 2;
+    desc.rows = rows;
+    desc.dim = 128;
+    for (uint32_t r = 0; r < 2; r++) {
+        rows[r].source = api_view(f, DSR_DTYPE_U8, 30 * 68);
+        rows[r].source_layout.format = DSR_FORMAT_FP4;
+        rows[r].source_entries = 30;
+        rows[r].first_source = 2 + r;
+        rows[r].destination = pool;
+        rows[r].destination_layout.format = DSR_FORMAT_FP4;
+        rows[r].destination_layout.page_size = 32;
+        rows[r].destination_layout.page_table = api_view(f, DSR_DTYPE_I32, 2);
+        rows[r].destination_entries = 33;
+        rows[r].n_entries = 20;
+        api_expect_range(&reads, rows[r].source, (2 + r) * 64, 20 * 64);
+        api_expect_range(&reads, rows[r].source, 30 * 64 + (2 + r) * 4, 20 * 4);
+        api_expect_range(&reads, rows[r].destination_layout.page_table, 0, 2 * 4);
+    }
+    assert_int_equal(dsr_encode_convert(f->encoder, &desc), DSR_OK);
+    api_expect_range(&writes, pool, 0, 5 * 2176);
+    assert_last(f, "convert", 2, &reads, &writes);
+}
+
 /* Ranges are tight enough that rows of one buffer, written by two commands, do not order them. */
 static void test_rows_of_one_buffer_do_not_conflict(void **state)
 {
@@ -312,6 +385,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rope, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_fake_quant, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_rms_norm, api_setup, api_teardown),
+        cmocka_unit_test_setup_teardown(test_append, api_setup, api_teardown),
+        cmocka_unit_test_setup_teardown(test_convert, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_rows_of_one_buffer_do_not_conflict, api_setup, api_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
