@@ -1,4 +1,5 @@
 /* The attention kernels against the reference, byte by byte: lists of every shape, on poisoned workspaces. */
+#include "drawn_cache.h"
 #include "kernel_test.h"
 
 #include "ops/attention_workspace.h"
@@ -6,6 +7,17 @@
 
 KERNELS(sparse_attention);
 KERNELS(flash_attention);
+
+/* What the reference takes for the KV rows of a plan's row: the plan's own, or the decoded ones. */
+typedef struct wanted_kv {
+    const uint16_t *rows;
+    uint64_t stride;
+} wanted_kv;
+
+static wanted_kv plain_kv(const dsri_attention_row_plan *row)
+{
+    return (wanted_kv){plain_entry(&row->kv, 0), row->kv.row_stride / sizeof(uint16_t)};
+}
 
 static void draw_indices(random_stream *random, const dsri_attention_row_plan *row, int32_t *indices)
 {
@@ -64,7 +76,8 @@ static void draw_plan(random_stream *random, dsri_attention_plan *plan)
     }
 }
 
-static void reference_row(const dsri_attention_plan *plan, const dsri_attention_row_plan *row, uint16_t *output)
+static void reference_row(const dsri_attention_plan *plan, const dsri_attention_row_plan *row, wanted_kv kv,
+                          uint16_t *output)
 {
     const uint64_t n_chunks = dsri_attention_chunks(row->width);
     float *scratch = malloc((n_chunks * 514 + row->width) * sizeof *scratch);
@@ -72,21 +85,21 @@ static void reference_row(const dsri_attention_plan *plan, const dsri_attention_
     for (uint32_t i = 0; i < row->n_queries; i++) {
         const size_t at = (size_t)i * plan->n_heads * DSRI_HEAD_DIM;
         (plan->chunked ? ref_flash_attention : ref_sparse_attention)(
-            row->q + at, plain_entry(&row->kv, 0), row->kv.row_stride / sizeof(uint16_t), row->kv_len,
-            row->indices + i * row->index_stride, row->width, plan->sinks, plan->scale, plan->n_heads, scratch,
-            output + at);
+            row->q + at, kv.rows, kv.stride, row->kv_len, row->indices + i * row->index_stride, row->width, plan->sinks,
+            plan->scale, plan->n_heads, scratch, output + at);
     }
     free(scratch);
 }
 
-static void compare(random_stream *random, dsri_attention_plan *plan, const dsri_cpu_kernel *const *kernels)
+static void compare(random_stream *random, dsri_attention_plan *plan, const wanted_kv *kv,
+                    const dsri_cpu_kernel *const *kernels)
 {
     uint16_t *want[3];
     size_t n_bytes[3];
     for (uint32_t r = 0; r < plan->n_rows; r++) {
         n_bytes[r] = (size_t)plan->rows[r].n_queries * plan->n_heads * DSRI_HEAD_DIM * sizeof(uint16_t);
         want[r] = new_array(n_bytes[r]);
-        reference_row(plan, &plan->rows[r], want[r]);
+        reference_row(plan, &plan->rows[r], kv[r], want[r]);
     }
     for (; *kernels != NULL; kernels++) {
         if (!can_run(*kernels)) {
@@ -95,7 +108,8 @@ static void compare(random_stream *random, dsri_attention_plan *plan, const dsri
         for (uint32_t r = 0; r < plan->n_rows; r++) {
             dsri_attention_row_plan *row = &plan->rows[r];
             row->output = new_array(n_bytes[r]);
-            const size_t region_bytes = dsri_attention_region_of(row->width, plan->n_heads, 0).size_bytes;
+            const size_t region_bytes =
+                dsri_attention_region_of(row->width, plan->n_heads, row->kv.scale_bytes != 0).size_bytes;
             row->workspace = new_array(row->n_queries * region_bytes);
             memset(row->workspace, 0xff, row->n_queries * region_bytes); /* NaN */
         }
@@ -106,6 +120,15 @@ static void compare(random_stream *random, dsri_attention_plan *plan, const dsri
     }
 }
 
+static void compare_both_forms(random_stream *random, dsri_attention_plan *plan, const wanted_kv *kv)
+{
+    plan->chunked = 0;
+    compare(random, plan, kv, sparse_attention_kernels);
+    plan->chunked = 1;
+    compare(random, plan, kv, flash_attention_kernels);
+    drop_arrays();
+}
+
 static void kernels_give_the_reference_bits(void **state)
 {
     (void)state;
@@ -113,11 +136,25 @@ static void kernels_give_the_reference_bits(void **state)
     for (test_seed = 1; test_seed <= 16; test_seed++) {
         random_stream random = random_open(test_seed, 0);
         draw_plan(&random, &plan);
-        plan.chunked = 0;
-        compare(&random, &plan, sparse_attention_kernels);
-        plan.chunked = 1;
-        compare(&random, &plan, flash_attention_kernels);
-        drop_arrays();
+        const wanted_kv kv[3] = {plain_kv(&plan.rows[0]), plain_kv(&plan.rows[1]), plain_kv(&plan.rows[2])};
+        compare_both_forms(&random, &plan, kv);
+    }
+}
+
+static void packed_and_paged_rows_give_the_bits_of_decoded_ones(void **state)
+{
+    (void)state;
+    static dsri_attention_plan plan;
+    for (test_seed = 200; test_seed < 224; test_seed++) {
+        random_stream random = random_open(test_seed, 0);
+        wanted_kv kv[3];
+        draw_plan(&random, &plan);
+        for (uint32_t r = 0; r < plan.n_rows; r++) {
+            const drawn_cache drawn = draw_cache(&random, DSRI_HEAD_DIM, plan.rows[r].kv_len);
+            plan.rows[r].kv = drawn.cache;
+            kv[r] = (wanted_kv){drawn.decoded, DSRI_HEAD_DIM};
+        }
+        compare_both_forms(&random, &plan, kv);
     }
 }
 
@@ -142,16 +179,15 @@ static void long_lists_give_the_reference_bits(void **state)
     row->indices = indices;
     row->kv = plain_cache(new_bf16(&random, PATTERN_NORMAL, 1.0f, row->kv_len * DSRI_HEAD_DIM), DSRI_HEAD_DIM);
     row->q = new_bf16(&random, PATTERN_NORMAL, 1.0f, (size_t)plan.n_heads * DSRI_HEAD_DIM);
-    compare(&random, &plan, sparse_attention_kernels);
-    plan.chunked = 1;
-    compare(&random, &plan, flash_attention_kernels);
-    drop_arrays();
+    const wanted_kv kv = plain_kv(row);
+    compare_both_forms(&random, &plan, &kv);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_give_the_reference_bits),
+        cmocka_unit_test(packed_and_paged_rows_give_the_bits_of_decoded_ones),
         cmocka_unit_test(long_lists_give_the_reference_bits),
     };
     return cmocka_run_group_tests(tests, open_memory, close_memory);

@@ -1,5 +1,6 @@
 /* The indexer kernels against the reference, byte by byte, around the edges of tiles, blocks and tasks, on poisoned
  * workspaces. */
+#include "drawn_cache.h"
 #include "kernel_test.h"
 
 #include "ops/indexer_workspace.h"
@@ -16,6 +17,17 @@ typedef struct wanted_row {
     float *scores;
     size_t scores_bytes;
 } wanted_row;
+
+/* What the reference takes for the keys of a plan's row: the plan's own, or the decoded ones. */
+typedef struct wanted_keys {
+    const uint16_t *keys;
+    uint64_t stride;
+} wanted_keys;
+
+static wanted_keys plain_keys(const dsri_indexer_row_plan *row)
+{
+    return (wanted_keys){plain_entry(&row->keys, 0), row->keys.row_stride / sizeof(uint16_t)};
+}
 
 static uint64_t causal_keys(const dsri_indexer_row_plan *row, uint32_t i)
 {
@@ -64,7 +76,7 @@ static void draw_plan(random_stream *random, dsri_indexer_plan *plan)
     }
 }
 
-static wanted_row reference_row(const dsri_indexer_plan *plan, const dsri_indexer_row_plan *row)
+static wanted_row reference_row(const dsri_indexer_plan *plan, const dsri_indexer_row_plan *row, wanted_keys keys)
 {
     wanted_row want;
     want.lists_bytes = ((row->n_queries - 1) * row->output_stride + plan->top_k) * sizeof(int32_t);
@@ -74,8 +86,7 @@ static wanted_row reference_row(const dsri_indexer_plan *plan, const dsri_indexe
     for (uint32_t i = 0; i < row->n_queries; i++) {
         float *scores = want.scores + i * row->kv_len;
         ref_indexer_scores(row->q + (size_t)i * plan->n_heads * DSRI_INDEX_DIM, row->weights + i * plan->n_heads,
-                           plain_entry(&row->keys, 0), row->keys.row_stride / sizeof(uint16_t), row->kv_len,
-                           causal_keys(row, i), plan->n_heads, scores);
+                           keys.keys, keys.stride, row->kv_len, causal_keys(row, i), plan->n_heads, scores);
         ref_top_k(scores, row->kv_len, plan->top_k, row->offset, want.lists + i * row->output_stride);
     }
     return want;
@@ -107,11 +118,12 @@ static void compare(random_stream *random, const dsri_cpu_kernel *kernel, dsri_i
     }
 }
 
-static void compare_all(random_stream *random, dsri_indexer_plan *plan)
+/* keys: of each row, or null for the plan's own. */
+static void compare_all(random_stream *random, dsri_indexer_plan *plan, const wanted_keys *keys)
 {
     wanted_row want[3];
     for (uint32_t r = 0; r < plan->n_rows; r++) {
-        want[r] = reference_row(plan, &plan->rows[r]);
+        want[r] = reference_row(plan, &plan->rows[r], keys ? keys[r] : plain_keys(&plan->rows[r]));
     }
     for (const dsri_cpu_kernel *const *kernel = indexer_kernels; *kernel; kernel++) {
         if (can_run(*kernel)) {
@@ -128,7 +140,30 @@ static void test_plans(void **state)
         random_stream random = random_open(test_seed, i);
         dsri_indexer_plan plan;
         draw_plan(&random, &plan);
-        compare_all(&random, &plan);
+        compare_all(&random, &plan, NULL);
+    }
+}
+
+/* q on the FP4 grid or not; keys of every format. */
+static void test_packed_and_paged_keys(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 80; i++) {
+        random_stream random = random_open(test_seed, 2000 + i);
+        dsri_indexer_plan plan;
+        wanted_keys keys[3];
+        draw_plan(&random, &plan);
+        for (uint32_t r = 0; r < plan.n_rows; r++) {
+            dsri_indexer_row_plan *row = &plan.rows[r];
+            const drawn_cache drawn = draw_cache(&random, DSRI_INDEX_DIM, row->kv_len);
+            if (random_one_in(&random, 2)) {
+                row->q =
+                    new_bf16(&random, PATTERN_GRID_FP4, 1.0f, (size_t)row->n_queries * plan.n_heads * DSRI_INDEX_DIM);
+            }
+            row->keys = drawn.cache;
+            keys[r] = (wanted_keys){drawn.decoded, DSRI_INDEX_DIM};
+        }
+        compare_all(&random, &plan, keys);
     }
 }
 
@@ -160,7 +195,7 @@ static void test_long_row(void **state)
         plain_cache(new_bf16(&random, PATTERN_NORMAL, 1.0f, (size_t)N * DSRI_INDEX_DIM), DSRI_INDEX_DIM);
     plan.rows[0].q = new_bf16(&random, PATTERN_NORMAL, 1.0f, N_HEADS * DSRI_INDEX_DIM);
     plan.rows[0].weights = weights;
-    compare_all(&random, &plan);
+    compare_all(&random, &plan, NULL);
 }
 
 /* A dot that underflows to -0 counts as +0, so the sign of a zero score is the weights'. */
@@ -186,7 +221,7 @@ static void test_zero_signs(void **state)
             plan.rows[0].keys = plain_cache(keys, DSRI_INDEX_DIM);
             plan.rows[0].q = q;
             plan.rows[0].weights = weights;
-            compare_all(&random, &plan);
+            compare_all(&random, &plan, NULL);
         }
     }
 }
@@ -219,6 +254,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_plans, open_memory, close_memory),
+        cmocka_unit_test_setup_teardown(test_packed_and_paged_keys, open_memory, close_memory),
         cmocka_unit_test_setup_teardown(test_long_row, open_memory, close_memory),
         cmocka_unit_test_setup_teardown(test_zero_signs, open_memory, close_memory),
         cmocka_unit_test(test_task_counts),
