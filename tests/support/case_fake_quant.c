@@ -3,12 +3,17 @@
 
 #include "reference/reference.h"
 
-enum { SHAPE_FP8_512, SHAPE_FP8_128, SHAPE_FP8_320, SHAPE_FP4, N_SHAPES };
+enum { SHAPE_FP8_512, SHAPE_FP8_128, SHAPE_FP8_320, SHAPE_FP4, SHAPE_FP8_ENGINE, SHAPE_FP4_ENGINE, N_SHAPES };
 
-static const uint32_t dims[N_SHAPES] = {512, 128, 320, 128};
+static const uint32_t dims[N_SHAPES] = {512, 128, 320, 128, 512, 128};
 
-/* Floors of the block maximum, as the model's code has them. */
-static const float fp8_floor = 1e-4f, fp4_floor = 0x1.8p-124f;
+/* Floors of the block maximum, as the model's code and as engines' kernels have them. */
+static const float fp8_floors[2] = {1e-4f, 448e-4f}, fp4_floors[2] = {0x1.8p-124f, 1e-4f};
+
+static dsr_scale_floor floor_of(const bit_case *c)
+{
+    return c->shape >= SHAPE_FP8_ENGINE ? DSR_FLOOR_ENGINE : DSR_FLOOR_MODEL;
+}
 
 static void generate(bit_case *c)
 {
@@ -16,7 +21,8 @@ static void generate(bit_case *c)
 
     c->n_rows = BIT_MAX_ROWS;
     c->dim = dims[c->shape];
-    c->quant_kind = c->shape == SHAPE_FP4 ? DSR_QUANT_HADAMARD_FP4_BLOCK32 : DSR_QUANT_FP8_BLOCK64;
+    c->quant_kind =
+        c->shape == SHAPE_FP4 || c->shape == SHAPE_FP4_ENGINE ? DSR_QUANT_HADAMARD_FP4_BLOCK32 : DSR_QUANT_FP8_BLOCK64;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         random_stream random = random_open(c->seed, 100 * c->shape + r);
         c->rows[r].inputs[0] = bit_array_new(DSR_DTYPE_BF16, c->dim);
@@ -29,9 +35,9 @@ static void reference(const bit_case *c, const bit_row *row, bit_array outputs[B
 {
     outputs[0] = bit_array_new(DSR_DTYPE_BF16, c->dim);
     if (c->quant_kind == DSR_QUANT_FP8_BLOCK64) {
-        ref_fake_quant_fp8(bit_bf16(&row->inputs[0]), c->dim, fp8_floor, bit_bf16(&outputs[0]));
+        ref_fake_quant_fp8(bit_bf16(&row->inputs[0]), c->dim, fp8_floors[floor_of(c)], bit_bf16(&outputs[0]));
     } else {
-        ref_hadamard_fp4(bit_bf16(&row->inputs[0]), fp4_floor, bit_bf16(&outputs[0]));
+        ref_hadamard_fp4(bit_bf16(&row->inputs[0]), fp4_floors[floor_of(c)], bit_bf16(&outputs[0]));
     }
 }
 
@@ -63,10 +69,13 @@ static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *en
     desc.kind = p->c->quant_kind;
     desc.n_vectors = p->n;
     desc.dim = p->c->dim;
+    desc.floor = floor_of(p->c);
     desc.input = bit_view(p, p->operands[OPERAND_INPUT]);
     desc.output = bit_view(p, p->operands[OPERAND_OUTPUT]);
     return dsr_encode_fake_quant(encoder, &desc);
 }
 
 const bit_op bit_op_fake_quant = {
-    "fake-quant", N_SHAPES, {"fp8-512", "fp8-128", "fp8-320", "fp4-128"}, generate, reference, place, encode};
+    "fake-quant", N_SHAPES,  {"fp8-512", "fp8-128", "fp8-320", "fp4-128", "fp8-512-engine", "fp4-128-engine"},
+    generate,     reference, place,
+    encode};

@@ -3,6 +3,8 @@
 
 #include "core/encoder_internal.h"
 
+#include <dsrows/attention.h>
+
 typedef struct pinned {
     int value;
     int number;
@@ -79,12 +81,14 @@ static void test_no_other_status_has_a_name(void **state)
 static void test_enums(void **state)
 {
     static const pinned enums[] = {
-        PIN(DSR_DTYPE_F32, 0),   PIN(DSR_DTYPE_F16, 1),    PIN(DSR_DTYPE_BF16, 2),   PIN(DSR_DTYPE_U8, 3),
-        PIN(DSR_DTYPE_U16, 4),   PIN(DSR_DTYPE_U32, 5),    PIN(DSR_DTYPE_I32, 6),    PIN(DSR_DEVICE_CPU, 0),
-        PIN(DSR_DEVICE_CUDA, 1), PIN(DSR_EXACT_DEVICE, 0), PIN(DSR_EXACT_ROW, 1),    PIN(DSR_ISA_AUTO, 0),
-        PIN(DSR_ISA_SCALAR, 1),  PIN(DSR_ISA_AVX2, 2),     PIN(DSR_ISA_AVX512, 3),   PIN(DSR_ISA_NEON, 4),
-        PIN(DSR_LOG_ERROR, 0),   PIN(DSR_LOG_WARNING, 1),  PIN(DSR_LOG_INFO, 2),     PIN(DSR_CAPTURE_JSON, 0),
-        PIN(DSR_CAPTURE_DOT, 1), PIN(DSR_ACCESS_READ, 1),  PIN(DSR_ACCESS_WRITE, 2), PIN(DSR_ACCESS_READ_WRITE, 3),
+        PIN(DSR_DTYPE_F32, 0),    PIN(DSR_DTYPE_F16, 1),    PIN(DSR_DTYPE_BF16, 2),     PIN(DSR_DTYPE_U8, 3),
+        PIN(DSR_DTYPE_U16, 4),    PIN(DSR_DTYPE_U32, 5),    PIN(DSR_DTYPE_I32, 6),      PIN(DSR_DEVICE_CPU, 0),
+        PIN(DSR_DEVICE_CUDA, 1),  PIN(DSR_EXACT_DEVICE, 0), PIN(DSR_EXACT_ROW, 1),      PIN(DSR_ISA_AUTO, 0),
+        PIN(DSR_ISA_SCALAR, 1),   PIN(DSR_ISA_AVX2, 2),     PIN(DSR_ISA_AVX512, 3),     PIN(DSR_ISA_NEON, 4),
+        PIN(DSR_LOG_ERROR, 0),    PIN(DSR_LOG_WARNING, 1),  PIN(DSR_LOG_INFO, 2),       PIN(DSR_CAPTURE_JSON, 0),
+        PIN(DSR_CAPTURE_DOT, 1),  PIN(DSR_ACCESS_READ, 1),  PIN(DSR_ACCESS_WRITE, 2),   PIN(DSR_ACCESS_READ_WRITE, 3),
+        PIN(DSR_FORMAT_BF16, 0),  PIN(DSR_FORMAT_FP4, 1),   PIN(DSR_FORMAT_FP8, 2),     PIN(DSR_FLOOR_MODEL, 0),
+        PIN(DSR_FLOOR_ENGINE, 1), PIN(DSR_CACHE_BF16, 0),   PIN(DSR_CACHE_OFFICIAL, 1), PIN(DSR_CACHE_PACKED, 2),
     };
     (void)state;
     for (size_t i = 0; i < sizeof enums / sizeof enums[0]; i++)
