@@ -101,10 +101,10 @@ template <int GROUPS> struct tile_share {
     }
 };
 
-/* Where a KV row lies; for index -1 some address that can be read. */
+/* Where a KV row lies; for index -1 some address with the same alignment. */
 static __device__ __forceinline__ const uint16_t *row_of(const attention_query &at, int32_t index)
 {
-    return index < 0 ? at.q : at.kv + (uint64_t)(uint32_t)index * at.kv_row_stride;
+    return at.kv + (index < 0 ? 0 : (uint64_t)(uint32_t)index * at.kv_row_stride);
 }
 
 /* Starts the copies of this warp's share of a tile; rows of slots that select nothing become zeros. */
