@@ -114,6 +114,22 @@ static inline uint16_t *new_bf16(random_stream *random, pattern kind, float scal
     return x;
 }
 
+/* Signs and mantissas at random, biased exponents from `exponent` on, zeros among them: for products whose sums are
+ * subnormal now and then. */
+static inline uint16_t *new_small_bf16(random_stream *random, uint32_t exponent, size_t n)
+{
+    uint16_t *x = new_array(n * sizeof *x);
+    const uint32_t spread = random_between(random, 1, 3);
+    const uint32_t n_mantissas = random_one_in(random, 2) ? 4 : 128; /* with few, sums nearly cancel now and then */
+    const uint32_t least_mantissa = random_one_in(random, 3) ? random_below(random, 129 - n_mantissas) : 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t mantissa = least_mantissa + random_below(random, n_mantissas);
+        x[i] = (uint16_t)(random_below(random, 2) << 15 | (exponent + random_below(random, spread)) << 7 | mantissa);
+        x[i] = random_one_in(random, 8) ? (uint16_t)(x[i] & 0x8000u) : x[i];
+    }
+    return x;
+}
+
 static inline pattern any_pattern(random_stream *random)
 {
     return random_one_in(random, 2) ? PATTERN_NORMAL : (pattern)random_below(random, N_PATTERNS);

@@ -201,21 +201,6 @@ static void test_projection(void **unused)
 
 /* ---- products near the least normal number, for units that do not know subnormal ones -------------------------- */
 
-/* Signs and mantissas at random, exponents from `exponent` on, zeros among them. */
-static uint16_t *new_small(random_stream *random, uint32_t exponent, size_t n)
-{
-    uint16_t *x = new_array(n * sizeof *x);
-    const uint32_t spread = random_between(random, 1, 3);
-    const uint32_t n_mantissas = random_one_in(random, 2) ? 4 : 128; /* with few, sums nearly cancel now and then */
-    const uint32_t least_mantissa = random_one_in(random, 3) ? random_below(random, 129 - n_mantissas) : 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t mantissa = least_mantissa + random_below(random, n_mantissas);
-        x[i] = (uint16_t)(random_below(random, 2) << 15 | (exponent + random_below(random, spread)) << 7 | mantissa);
-        x[i] = random_one_in(random, 8) ? (uint16_t)(x[i] & 0x8000u) : x[i];
-    }
-    return x;
-}
-
 /* FP8 codes and scales whose least product, 2^-9 times a scale, has about the exponent; of scales with many bits now
  * and then, which BF16 cannot hold. */
 static void draw_small_fp8(random_stream *random, projection_case *c, uint32_t exponent)
@@ -255,7 +240,7 @@ static void draw_small_case(random_stream *random, projection_case *c)
     const uint32_t all_of_x[] = {random_between(random, 0, sum), end, sum - end};
     const uint32_t of_x = all_of_x[random_below(random, 3)];
     const size_t n_x = (size_t)c->plan.n_rows * c->plan.n_inputs;
-    uint16_t *const x = new_small(random, of_x, n_x);
+    uint16_t *const x = new_small_bf16(random, of_x, n_x);
     if (random_one_in(random, 2)) {
         x[random_below(random, (uint32_t)n_x)] = (uint16_t)random_below(random, 0x80); /* one subnormal */
     }
@@ -263,7 +248,7 @@ static void draw_small_case(random_stream *random, projection_case *c)
     if (is_fp8(c)) {
         draw_small_fp8(random, c, sum - of_x);
     } else {
-        c->plan.weight = new_small(random, sum - of_x, (size_t)c->plan.n_outputs * c->plan.n_inputs);
+        c->plan.weight = new_small_bf16(random, sum - of_x, (size_t)c->plan.n_outputs * c->plan.n_inputs);
     }
     pack(c);
     c->output_bytes = (size_t)c->plan.n_rows * c->plan.n_outputs * sizeof(float);

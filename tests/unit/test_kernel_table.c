@@ -83,7 +83,7 @@ static void test_slow_units(void **state)
     if (!(dsri_built_isas() >> DSR_ISA_AVX512 & 1))
         return;
     for (int fast = 0; fast < 2; fast++) {
-        const dsri_candidates found = dsri_find_candidates(DSRI_OP_INDEXER, DSR_ISA_AVX512, DSR_EXACT_ROW,
+        const dsri_candidates found = dsri_find_candidates(DSRI_OP_SPARSE_ATTENTION, DSR_ISA_AVX512, DSR_EXACT_ROW,
                                                            features | (fast ? DSRI_CPU_FAST_AVX512_BF16 : 0));
         assert_int_equal(found.kernels[0]->exactness, fast ? DSR_EXACT_ROW : DSR_EXACT_DEVICE);
     }

@@ -1,18 +1,25 @@
-/* Lightning indexer, row-exact: BF16 dot products in hardware. Tasks and selection are those of the device-exact
- * kernel.
- *
- * * The packed query is [panel][feature pair][head of the panel], a word per pair: the unit multiplies it with keys as
- * they lie in the cache. Of a key, lane l of its sums takes every 16th head from l on; the lanes are then added by
- * halving. */
+/* Lightning indexer on BF16 units. Tasks and selection are those of the kernel for F32 operations. On AVX512-BF16 the
+ * bits are the device-exact ones. On AMX, of a key, lane l of its sums takes every 16th head from l on; the lanes are
+ * then added by halving. */
 #include "cpu/kernels/row/row_kernel.h"
 #if DSRI_ROW_IS_AMX
 #include "cpu/kernels/row/indexer_tiles.h"
 #else
-#include "cpu/kernels/row/indexer_dots.h"
+#include "cpu/kernels/row/indexer_chains.h"
 #endif
 
 _Static_assert(sizeof(score_scratch) <= DSRI_SCRATCH_BYTES && TASK_KEYS % BLOCK_KEYS == 0, "scratch, blocks of a task");
 
+#if DSRI_ROW_IS_AMX
+
+#define SCORES_EXACTNESS DSR_EXACT_ROW
+
+static int scores_are_usable(void)
+{
+    return 1;
+}
+
+/* [panel][feature pair][head of the panel], a word per pair: keys are multiplied as they lie in the cache. */
 static void pack_query(const query *x, uint32_t n_heads)
 {
     const uint32_t width = panel_heads(n_heads);
@@ -21,6 +28,8 @@ static void pack_query(const query *x, uint32_t n_heads)
                         query_panel(x, n_heads, h));
     }
 }
+
+#endif
 
 /* Scores of a range of keys of a query: -inf from n_causal on. */
 static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, key_range keys,
@@ -56,13 +65,20 @@ static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
     }
 }
 
+static int accepts(const void *plan)
+{
+    (void)plan;
+    return scores_are_usable();
+}
+
 const dsri_cpu_kernel DSRI_ROW_KERNEL(indexer) = {
     .op = DSRI_OP_INDEXER,
     .isa = DSR_ISA_AVX512,
-    .exactness = DSR_EXACT_ROW,
+    .exactness = SCORES_EXACTNESS,
     .n_phases = N_PHASES,
     .phase_names = {DSRI_ROW_KERNEL_NAME("indexer_pack_bf16"), DSRI_ROW_KERNEL_NAME("indexer_scores_bf16"),
                     DSRI_ROW_KERNEL_NAME("indexer_top_k_f32")},
     .n_tasks = n_tasks,
     .run = run,
+    .accepts = accepts,
 };

@@ -1,21 +1,20 @@
-/* Device-exact products of a segment on AVX512-BF16, for projection_row.c.
- *
- * A step of the unit is two fused multiply-adds of a lane, each rounded to nearest even: upper halves first, then lower
- * ones. With the halves of both operands exchanged that is the chain in index order. The unit takes subnormal numbers
- * for zero, so it may work only where none can occur: a sum of products x * w is a multiple of the product of their
- * units in the last place; if that is at least 2^-126 for the least x and the least w that are not zero, every
- * rounded sum is such a multiple, too. Other segments are done by F32 operations. */
+/* Device-exact products of a segment on AVX512-BF16, for projection_row.c: chains.h. */
 #ifndef DSRI_ROW_PROJECTION_CHAINS_H
 #define DSRI_ROW_PROJECTION_CHAINS_H
 
-#include "cpu/kernels/row/dots_avx512bf16.h"
+#include "cpu/kernels/row/chains.h"
 
 #define PRODUCTS_EXACTNESS DSR_EXACT_DEVICE
 
 enum { TILE_ROWS = 8 };
 
-/* A BF16 is taken by its magnitude: the bits without the sign, doubled, minus one. Zero is the greatest. */
-enum { X_CLASS_OF_NOTHING = 0xffff, MAGNITUDES_PER_EXPONENT = 256 };
+/* Least magnitudes. */
+enum { X_CLASS_OF_NOTHING = GREATEST_MAGNITUDE };
+
+static inline int products_are_usable(void)
+{
+    return chains_are_in_order();
+}
 
 static inline void begin_products(void)
 {
@@ -30,41 +29,18 @@ static inline uint32_t padded_rows(uint32_t n_rows)
     return n_rows;
 }
 
-static inline vi least_magnitudes(vi least, vi pairs)
-{
-    return _mm512_min_epu16(least, _mm512_sub_epi16(_mm512_add_epi16(pairs, pairs), _mm512_set1_epi16(1)));
-}
-
-static inline vi exchange_halves(vi pairs)
-{
-    return _mm512_rol_epi32(pairs, 16);
-}
-
 /* n words of inputs, halves exchanged, to x. Returns the least magnitude of them and of x_class. */
 static inline uint32_t pack_words(const uint16_t *inputs, uint32_t n, uint32_t *x, uint32_t x_class)
 {
-    vi least = _mm512_set1_epi16(-1);
+    vi least = all_magnitudes();
     for (uint32_t i = 0; i < n; i += VF_LANES) {
         const __mmask16 there = n - i < VF_LANES ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
         const vi pairs = _mm512_maskz_loadu_epi32(there, inputs + 2 * i);
         least = least_magnitudes(least, pairs);
         vi_store(x + i, exchange_halves(pairs));
     }
-    uint16_t magnitudes[2 * VF_LANES];
-    memcpy(magnitudes, &least, sizeof magnitudes);
-    for (uint32_t i = 0; i < 2 * VF_LANES; i++) {
-        x_class = magnitudes[i] < x_class ? magnitudes[i] : x_class;
-    }
-    return x_class;
-}
-
-/* The least biased exponent that weights may have beside inputs of that class: neither operand is subnormal, and the
- * exponents of two units in the last place, 7 below those of the numbers, add up to -126. 256 and more: none may. */
-static inline uint32_t least_exponent(uint32_t x_class)
-{
-    enum { SUM = 127 + 127 + 7 + 7 - 126 };
-    const uint32_t x_exponent = (x_class + 1) / MAGNITUDES_PER_EXPONENT;
-    return x_exponent == 0 ? 256 : x_exponent < SUM ? SUM - x_exponent : 1;
+    const uint32_t magnitude = least_of(least);
+    return magnitude < x_class ? magnitude : x_class;
 }
 
 /* ---- weights of a panel, in two vectors: pairs with their halves exchanged --------------------------------------- */
@@ -77,12 +53,6 @@ static inline void load_bf16(const uint32_t *words, vi pairs[2], vi *least)
         *least = least_magnitudes(*least, w);
         pairs[v] = exchange_halves(w);
     }
-}
-
-static inline int are_bf16_usable(vi least, uint32_t exponent)
-{
-    const uint32_t magnitude = exponent < 256 ? exponent * MAGNITUDES_PER_EXPONENT - 1 : 0xffff;
-    return _mm512_cmplt_epu16_mask(least, _mm512_set1_epi16((short)magnitude)) == 0;
 }
 
 /* Scales of a block times 2^120, which e4m3_small leaves out. */
@@ -165,7 +135,7 @@ static inline __attribute__((always_inline)) void finish_tile(const tile *t, uin
 static inline __attribute__((always_inline)) int add_bf16_tile(uint32_t rows, const segment *s, uint32_t first_row)
 {
     const uint32_t *words = s->words, *x = s->x + first_row * X_STRIDE;
-    vi least = _mm512_set1_epi16(-1);
+    vi least = all_magnitudes();
     tile t;
     clear_tile(&t, rows);
     for (uint32_t i = 0; i < s->n_words; i++, words += PANEL) {
@@ -174,7 +144,7 @@ static inline __attribute__((always_inline)) int add_bf16_tile(uint32_t rows, co
         load_bf16(words, w, &least);
         step_tile(&t, rows, x + i, w);
     }
-    if (!are_bf16_usable(least, least_exponent(s->x_class))) {
+    if (!have_exponent(least, least_exponent(s->x_class))) {
         return 0;
     }
     finish_tile(&t, rows, s->totals + first_row * PANEL);
@@ -211,7 +181,8 @@ static void add_f32_row(const segment *s, uint32_t row)
     float *total = s->totals + row * PANEL;
     vf chains[2] = {vf_zero(), vf_zero()};
     for (uint32_t i = 0; i < s->n_words; i++, words += PANEL) {
-        const vf x_even = vf_from_bits(vi_set1(x[i] & 0xffff0000u)), x_odd = vf_from_bits(vi_set1(x[i] << 16));
+        vf x_even, x_odd;
+        vf_from_exchanged(vi_set1(x[i]), &x_even, &x_odd);
         VEC_UNROLL
         for (uint32_t v = 0; v < 2; v++) {
             vf even, odd;
@@ -282,34 +253,6 @@ static void add_fp8_segment(const segment *s)
     for (uint32_t r = 0; !is_usable && r < s->n_rows; r++) {
         add_f32_row_fp8(s, r);
     }
-}
-
-/* Whether a step of the unit is what is said above, as its manuals have it: on models and emulators that nobody has
- * tried, too. Lanes: sums that round twice, to even; the upper halves first; a product beyond F32 that the sum brings
- * back; exact zeros. */
-static int products_are_usable(void)
-{
-    static const struct {
-        uint32_t sum, x, w, result; /* halves of x and w: upper, lower */
-    } cases[] = {
-        {0x3f800000, 0x3f803f80, 0x33803380, 0x3f800000}, /* 1 + 2^-24 + 2^-24 */
-        {0x4b800000, 0x3f803f80, 0x3f80cb80, 0x00000000}, /* 2^24 + 1 - 2^24 */
-        {0x4b800000, 0x3f803f80, 0xcb803f80, 0x3f800000}, /* 2^24 - 2^24 + 1 */
-        {0xff7fffff, 0x5f803f80, 0x5f800000, 0x73800000}, /* 2^64 * 2^64 less the greatest number */
-        {0xff7fffff, 0x3f805f80, 0x00005f80, 0x73800000},
-        {0x00000000, 0x3f803f80, 0x80000000, 0x00000000}, /* 0 + -0 + 0 */
-        {0x3f800000, 0xbf803f80, 0x3f800000, 0x00000000}, /* 1 - 1 + 0 */
-    };
-    enum { N_CASES = sizeof cases / sizeof cases[0] };
-    uint32_t sums[VF_LANES] = {0}, x[VF_LANES] = {0}, w[VF_LANES] = {0}, results[VF_LANES] = {0};
-    for (uint32_t i = 0; i < N_CASES; i++) {
-        sums[i] = cases[i].sum;
-        x[i] = cases[i].x;
-        w[i] = cases[i].w;
-        results[i] = cases[i].result;
-    }
-    const vi got = vf_bits(dot_step(vf_from_bits(vi_load(sums)), vi_load(x), vi_load(w)));
-    return memcmp(&got, results, sizeof got) == 0;
 }
 
 #endif
