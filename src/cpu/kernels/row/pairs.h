@@ -23,17 +23,12 @@ static inline void pack_head_pairs(const uint16_t *q, uint32_t dim, uint32_t n_f
     }
 }
 
-/* 32 features of two rows: 32 words, a word is a feature of both. */
+/* 32 features of two rows: 32 words, a word is a feature of both. Features 8 i .. 8 i + 3 come first, for i = 0..3,
+ * then 8 i + 4 .. 8 i + 7. */
 static inline void interleave_rows(vi first, vi second, uint32_t *to)
 {
-    /* Word i of the result: half i of the first operand, half i of the second. */
-    static const uint32_t halves[2 * VF_LANES] = {
-        0x00200000, 0x00210001, 0x00220002, 0x00230003, 0x00240004, 0x00250005, 0x00260006, 0x00270007,
-        0x00280008, 0x00290009, 0x002a000a, 0x002b000b, 0x002c000c, 0x002d000d, 0x002e000e, 0x002f000f,
-        0x00300010, 0x00310011, 0x00320012, 0x00330013, 0x00340014, 0x00350015, 0x00360016, 0x00370017,
-        0x00380018, 0x00390019, 0x003a001a, 0x003b001b, 0x003c001c, 0x003d001d, 0x003e001e, 0x003f001f};
-    vi_store(to, _mm512_permutex2var_epi16(first, vi_load(halves), second));
-    vi_store(to + VF_LANES, _mm512_permutex2var_epi16(first, vi_load(halves + VF_LANES), second));
+    vi_store(to, _mm512_unpacklo_epi16(first, second));
+    vi_store(to + VF_LANES, _mm512_unpackhi_epi16(first, second));
 }
 
 /* x, finite, rounded to BF16 (ties to even), in the upper half. */
@@ -44,13 +39,11 @@ static inline vi round_to_upper(vf x)
     return vi_and(vi_add(b, vi_add(tie, vi_set1(0x7fff))), vi_set1(0xffff0000u));
 }
 
-/* 32 finite values rounded to BF16, in order. */
+/* 32 finite values, in the order of interleave_rows, rounded to BF16 and in order. */
 static inline void store_rounded(uint16_t *to, vf first, vf second)
 {
-    static const uint32_t upper_halves[VF_LANES] = {
-        0x00030001, 0x00070005, 0x000b0009, 0x000f000d, 0x00130011, 0x00170015, 0x001b0019, 0x001f001d,
-        0x00230021, 0x00270025, 0x002b0029, 0x002f002d, 0x00330031, 0x00370035, 0x003b0039, 0x003f003d};
-    vi_store_pairs(to, _mm512_permutex2var_epi16(round_to_upper(first), vi_load(upper_halves), round_to_upper(second)));
+    const vi low = vi_shr(round_to_upper(first), 16), high = vi_shr(round_to_upper(second), 16);
+    vi_store_pairs(to, _mm512_packus_epi32(low, high));
 }
 
 #endif
