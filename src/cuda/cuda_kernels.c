@@ -44,6 +44,30 @@ static dsri_cuda_grid fake_quant_grid(const void *plan)
     return (dsri_cuda_grid){at_most((p->n_vectors + 3) / 4, 4096), 1, 1};
 }
 
+/* Four entries a block. */
+static uint32_t entry_blocks(uint64_t n_entries)
+{
+    return at_most((n_entries + 3) / 4, 4096);
+}
+
+static dsri_cuda_grid append_grid(const void *plan)
+{
+    const dsri_append_plan *p = plan;
+    uint32_t longest = 1;
+    for (uint32_t r = 0; r < p->n_rows; r++)
+        longest = p->rows[r].n_tokens > longest ? p->rows[r].n_tokens : longest;
+    return (dsri_cuda_grid){entry_blocks(longest), p->n_rows, 1};
+}
+
+static dsri_cuda_grid convert_grid(const void *plan)
+{
+    const dsri_convert_plan *p = plan;
+    uint64_t longest = 1;
+    for (uint32_t r = 0; r < p->n_rows; r++)
+        longest = p->rows[r].n_entries > longest ? p->rows[r].n_entries : longest;
+    return (dsri_cuda_grid){entry_blocks(longest), p->n_rows, 1};
+}
+
 static dsri_cuda_grid rms_norm_grid(const void *plan)
 {
     const dsri_rms_norm_plan *p = plan;
@@ -260,6 +284,12 @@ static const dsri_cuda_kernel kernels[] = {
     {.op = DSRI_OP_FAKE_QUANT,
      .n_launches = 1,
      .launches = {{.entry = "dsr_fake_quant_bf16__cuda", .block_x = 128, .grid = fake_quant_grid}}},
+    {.op = DSRI_OP_APPEND,
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_append_bf16__cuda", .block_x = 128, .grid = append_grid}}},
+    {.op = DSRI_OP_CONVERT,
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_convert_cache__cuda", .block_x = 128, .grid = convert_grid}}},
     {.op = DSRI_OP_RMS_NORM,
      .n_launches = 1,
      .launches = {{.entry = "dsr_rms_norm_f32__cuda",

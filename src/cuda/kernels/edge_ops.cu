@@ -1,5 +1,5 @@
 /* Device-exact kernels of the edge ops: compressor, gather, copy, RoPE, fake quantisation, RMS norm. */
-#include "cuda/kernels/scalar.cuh"
+#include "cuda/kernels/cache.cuh"
 
 /* ---- compressor: a block is a row, a thread a feature ----------------------------------------------------- */
 
@@ -213,24 +213,14 @@ static __device__ uint16_t quantise(float x, float scale, bool is_fp8)
     return f32_to_finite_bf16(__fmul_rn(is_fp8 ? round_e4m3(y) : round_e2m1(y), scale));
 }
 
-/* Largest size among a warp's values and `floor`; NaN if one is not finite. */
-static __device__ float warp_amax(float a, float b, float floor)
-{
-    const bool is_good = __all_sync(0xffffffffu, f32_is_finite(a) && f32_is_finite(b));
-    float amax = fmaxf(fmaxf(fabsf(a), fabsf(b)), floor);
-    for (int offset = 16; offset > 0; offset /= 2)
-        amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, offset));
-    return is_good ? amax : __uint_as_float(0x7fc00000u);
-}
-
 static __device__ void quantise_fp8(const dsri_fake_quant_plan &plan, uint64_t vector, uint32_t lane)
 {
     const uint16_t *input = plan.input + vector * plan.dim;
     uint16_t *output = plan.output + vector * plan.dim;
     for (uint32_t first = 0; first < plan.dim - 64; first += 64) {
         const float a = bf16_to_f32(input[first + lane]), b = bf16_to_f32(input[first + 32 + lane]);
-        const float amax = warp_amax(a, b, 448.0f * __uint_as_float(plan.min_scale << 23));
-        const float scale = f32_is_finite(amax) ? pow2_ceil(__fdiv_rn(amax, 448.0f)) : 0.0f;
+        const float amax = warp_amax(a, b), floor = 448.0f * __uint_as_float(plan.min_scale << 23);
+        const float scale = f32_is_finite(amax) ? pow2_ceil(__fdiv_rn(fmaxf(amax, floor), 448.0f)) : 0.0f;
         output[first + lane] = quantise(a, scale, true);
         output[first + 32 + lane] = quantise(b, scale, true);
     }
@@ -239,7 +229,6 @@ static __device__ void quantise_fp8(const dsri_fake_quant_plan &plan, uint64_t v
     output[plan.dim - 32 + lane] = kept1;
 }
 
-/* Lane l holds elements l, l + 32, l + 64, l + 96: strides below 32 cross lanes, 32 and 64 do not. */
 static __device__ void quantise_fp4(const dsri_fake_quant_plan &plan, uint64_t vector, uint32_t lane)
 {
     const uint16_t *input = plan.input + vector * 128;
@@ -248,23 +237,11 @@ static __device__ void quantise_fp4(const dsri_fake_quant_plan &plan, uint64_t v
         const uint16_t element = input[32 * i + lane];
         x[i] = bf16_is_finite(element) ? bf16_to_f32(element) : 0.0f;
     }
-    for (uint32_t stride = 1; stride < 32; stride *= 2)
-        for (int i = 0; i < 4; i++) {
-            const float other = __shfl_xor_sync(0xffffffffu, x[i], stride);
-            x[i] = lane & stride ? __fadd_rn(other, -x[i]) : __fadd_rn(x[i], other);
-        }
-    for (int stride = 1; stride < 4; stride *= 2)
-        for (int i = 0; i < 4; i++)
-            if (!(i & stride)) {
-                const float a = x[i], b = x[i + stride];
-                x[i] = __fadd_rn(a, b);
-                x[i + stride] = __fadd_rn(a, -b);
-            }
+    hadamard_128(x);
     for (int i = 0; i < 4; i++) {
-        const float y = __fmul_rn(x[i], 0x1.6a09e6p-4f);
-        const float amax = warp_amax(y, y, 6.0f * __uint_as_float(plan.min_scale << 23));
-        const float scale = f32_is_finite(amax) ? pow2_ceil(__fdiv_rn(amax, 6.0f)) : 0.0f;
-        plan.output[vector * 128 + 32 * i + lane] = quantise(y, scale, false);
+        const float amax = warp_amax(x[i], x[i]), floor = 6.0f * __uint_as_float(plan.min_scale << 23);
+        const float scale = f32_is_finite(amax) ? pow2_ceil(__fdiv_rn(fmaxf(amax, floor), 6.0f)) : 0.0f;
+        plan.output[vector * 128 + 32 * i + lane] = quantise(x[i], scale, false);
     }
 }
 

@@ -1,0 +1,245 @@
+/* Writers of caches: append, which rotates and quantises new entries, and convert. A warp is an entry. */
+#include "cuda/kernels/cache.cuh"
+
+enum { CACHE_THREADS = 128, CACHE_WARPS = CACHE_THREADS / 32, FORMAT_BF16 = 0, FORMAT_FP4 = 1, FORMAT_FP8 = 2 };
+
+struct entry_place {
+    uint8_t *values; /* null: nowhere */
+    uint8_t *scales;
+};
+
+static __device__ __forceinline__ entry_place place_of_entry(const dsri_cache &cache, uint64_t t)
+{
+    const dsri_cache_entry entry = dsri_cache_at(&cache, t);
+    entry_place place;
+    place.values = const_cast<uint8_t *>(entry.values);
+    place.scales = const_cast<uint8_t *>(entry.scales);
+    return place;
+}
+
+/* ---- packing ----------------------------------------------------------------------------------------------- */
+
+/* pairs[i] of lane l: features 64 i + 2 l and the next. */
+static __device__ void pack_row(const uint32_t pairs[8], uint32_t min_scale, entry_place place)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t b = 0; b < ROW_CODES / ROW_BLOCK; b++) {
+        const float x = bf16_to_f32((uint16_t)pairs[b]), y = bf16_to_f32((uint16_t)(pairs[b] >> 16));
+        const float amax = warp_amax(x, y);
+        const bool is_good = f32_is_finite(amax);
+        const uint32_t scale = is_good ? scale_byte(amax, 8, 0x600000u, min_scale) : min_scale;
+        const uint32_t codes = is_good ? e4m3_code(x, scale) | e4m3_code(y, scale) << 8 : 0;
+        reinterpret_cast<uint16_t *>(place.values)[b * ROW_BLOCK / 2 + lane] = (uint16_t)codes;
+        if (lane == 0)
+            place.scales[b] = (uint8_t)scale;
+    }
+    reinterpret_cast<uint32_t *>(place.values + ROW_CODES)[lane] = pairs[7];
+    if (lane == 0)
+        place.scales[7] = 0;
+}
+
+/* x[i] of lane l is element 32 i + l. */
+static __device__ void pack_key(const float x[4], uint32_t min_scale, entry_place place)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t b = 0; b < 4; b++) {
+        const float amax = warp_amax(x[b], x[b]);
+        const bool is_good = f32_is_finite(amax);
+        const uint32_t scale = is_good ? scale_byte(amax, 2, 0x400000u, min_scale) : min_scale;
+        const uint32_t code = is_good ? e2m1_code(x[b], scale) : 0;
+        const uint32_t next = __shfl_down_sync(0xffffffffu, code, 1);
+        if (lane % 2 == 0)
+            place.values[16 * b + lane / 2] = (uint8_t)(code | next << 4);
+        if (lane == 0)
+            place.scales[b] = (uint8_t)scale;
+    }
+}
+
+/* ---- append ------------------------------------------------------------------------------------------------ */
+
+struct rotation {
+    float sine, cosine; /* of the lane's pair */
+    bool is_finite;
+};
+
+static __device__ __forceinline__ rotation rotation_at(const dsri_append_plan &plan, uint32_t position)
+{
+    const float angle = __fmul_rn((float)position, plan.frequencies[threadIdx.x % 32]);
+    rotation r = {0.0f, 1.0f, f32_is_finite(angle)};
+    if (r.is_finite)
+        sincos_fixed(angle, &r.sine, &r.cosine);
+    return r;
+}
+
+/* A pair of BF16 values turned, as dsr_rope_bf16__cuda does. */
+static __device__ __forceinline__ uint32_t rotate_pair(uint32_t pair, const rotation &r)
+{
+    const float a = bf16_to_f32((uint16_t)pair), b = bf16_to_f32((uint16_t)(pair >> 16));
+    if (!r.is_finite || !f32_is_finite(a) || !f32_is_finite(b))
+        return 0;
+    const uint32_t low = f32_to_bf16(__fmaf_rn(a, r.cosine, -__fmul_rn(b, r.sine)));
+    const uint32_t high = f32_to_bf16(__fmaf_rn(a, r.sine, __fmul_rn(b, r.cosine)));
+    return low | high << 16;
+}
+
+/* Values that are not finite become zeros. */
+static __device__ __forceinline__ uint32_t finite_pair(uint32_t pair)
+{
+    const uint32_t low = (pair & 0x7f80u) != 0x7f80u ? 0x0000ffffu : 0;
+    const uint32_t high = (pair & 0x7f800000u) != 0x7f800000u ? 0xffff0000u : 0;
+    return pair & (low | high);
+}
+
+static __device__ __forceinline__ uint32_t load_pair(const uint16_t *at)
+{
+    return at[0] | (uint32_t)at[1] << 16;
+}
+
+/* pairs[i] of lane l: features 64 i + 2 l and the next; the last 64 features turned. */
+template <int N>
+static __device__ __forceinline__ void load_token(const dsri_append_plan &plan, const uint16_t *token, uint32_t position,
+                                                  uint32_t pairs[N])
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (int i = 0; i < N; i++)
+        pairs[i] = load_pair(token + 64 * i + 2 * lane);
+    if (!plan.rotates)
+        return;
+    for (int i = 0; i < N - 1; i++)
+        pairs[i] = finite_pair(pairs[i]);
+    pairs[N - 1] = rotate_pair(pairs[N - 1], rotation_at(plan, position));
+}
+
+template <int N> static __device__ __forceinline__ void store_pairs(const uint32_t pairs[N], uint8_t *values)
+{
+    uint16_t *to = reinterpret_cast<uint16_t *>(values) + threadIdx.x % 32 * 2;
+    for (int i = 0; i < N; i++) {
+        to[64 * i] = (uint16_t)pairs[i];
+        to[64 * i + 1] = (uint16_t)(pairs[i] >> 16);
+    }
+}
+
+/* Pairs to elements 32 i + lane, those that are not finite as zeros. */
+static __device__ __forceinline__ void spread_key(const uint32_t pairs[2], float x[4])
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t pair = __shfl_sync(0xffffffffu, finite_pair(pairs[i / 2]), (int)(i % 2 * 16 + lane / 2));
+        x[i] = bf16_to_f32((uint16_t)(lane % 2 ? pair >> 16 : pair));
+    }
+}
+
+static __device__ void append_row(const dsri_append_plan &plan, uint32_t format, const uint16_t *token, uint32_t position,
+                                  entry_place place)
+{
+    uint32_t pairs[8];
+    load_token<8>(plan, token, position, pairs);
+    if (format == FORMAT_FP8)
+        pack_row(pairs, plan.min_scale, place);
+    else
+        store_pairs<8>(pairs, place.values);
+}
+
+static __device__ void append_key(const dsri_append_plan &plan, uint32_t format, const uint16_t *token, uint32_t position,
+                                  entry_place place)
+{
+    uint32_t pairs[2];
+    float x[4];
+    load_token<2>(plan, token, position, pairs);
+    if (format != FORMAT_FP4) {
+        store_pairs<2>(pairs, place.values);
+        return;
+    }
+    spread_key(pairs, x);
+    hadamard_128(x);
+    pack_key(x, plan.min_scale, place);
+}
+
+extern "C" __global__ void __launch_bounds__(CACHE_THREADS) dsr_append_bf16__cuda(
+    const __grid_constant__ dsri_append_plan plan, uint8_t *)
+{
+    const dsri_append_row_plan &row = plan.rows[blockIdx.y];
+    for (uint64_t i = (uint64_t)blockIdx.x * CACHE_WARPS + threadIdx.x / 32; i < row.n_tokens;
+         i += (uint64_t)gridDim.x * CACHE_WARPS) {
+        const uint64_t entry = row.first_entry + i;
+        const entry_place place = place_of_entry(row.cache, row.ring_entries ? entry % row.ring_entries : entry);
+        const uint16_t *token = row.source + i * plan.dim;
+        const uint32_t position = row.start_pos + (uint32_t)i * row.position_step;
+        if (place.values == nullptr)
+            continue;
+        if (plan.dim == DSRI_INDEX_DIM)
+            append_key(plan, row.cache.format, token, position, place);
+        else
+            append_row(plan, row.cache.format, token, position, place);
+    }
+}
+
+/* ---- convert ----------------------------------------------------------------------------------------------- */
+
+static __device__ void copy_entry(const dsri_cache &cache, uint32_t dim, const dsri_cache_entry &from, entry_place to)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t n_values = cache.scale_bytes ? (uint32_t)cache.row_stride / 2 : dim;
+    for (uint32_t i = lane; i < n_values; i += 32)
+        reinterpret_cast<uint16_t *>(to.values)[i] = reinterpret_cast<const uint16_t *>(from.values)[i];
+    if (lane < cache.scale_bytes)
+        to.scales[lane] = from.scales[lane];
+}
+
+static __device__ void decode_key(const dsri_cache_entry &from, entry_place to)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t pairs[2];
+    for (uint32_t i = 0; i < 2; i++)
+        pairs[i] = decode_e2m1_pair(from.values[32 * i + lane], from.scales[2 * i + lane / 16]);
+    store_pairs<2>(pairs, to.values);
+}
+
+static __device__ void decode_row(const dsri_cache_entry &from, entry_place to)
+{
+    uint16_t *values = reinterpret_cast<uint16_t *>(to.values);
+    for (uint32_t f = threadIdx.x % 32 * 8; f < DSRI_HEAD_DIM; f += 256) {
+        const uint4 piece = decode_piece<ROW_FP8>(load_piece<ROW_FP8>(from, f), f);
+        const uint32_t w[4] = {piece.x, piece.y, piece.z, piece.w};
+        for (int i = 0; i < 4; i++) {
+            values[f + 2 * i] = (uint16_t)w[i];
+            values[f + 2 * i + 1] = (uint16_t)(w[i] >> 16);
+        }
+    }
+}
+
+static __device__ void encode_entry(uint32_t dim, const dsri_cache_entry &from, entry_place to)
+{
+    const uint16_t *values = reinterpret_cast<const uint16_t *>(from.values) + threadIdx.x % 32 * 2;
+    uint32_t pairs[8];
+    for (uint32_t i = 0; i < 8; i++)
+        pairs[i] = i < dim / 64 ? load_pair(values + 64 * i) : 0;
+    if (dim == DSRI_INDEX_DIM) {
+        float x[4];
+        spread_key(pairs, x);
+        pack_key(x, 0, to);
+    } else {
+        pack_row(pairs, 0, to);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(CACHE_THREADS) dsr_convert_cache__cuda(
+    const __grid_constant__ dsri_convert_plan plan, uint8_t *)
+{
+    const dsri_convert_row_plan &row = plan.rows[blockIdx.y];
+    for (uint64_t i = (uint64_t)blockIdx.x * CACHE_WARPS + threadIdx.x / 32; i < row.n_entries;
+         i += (uint64_t)gridDim.x * CACHE_WARPS) {
+        const dsri_cache_entry from = dsri_cache_at(&row.source, row.first_source + i);
+        const entry_place to = place_of_entry(row.destination, row.first_destination + i);
+        if (from.values == nullptr || to.values == nullptr)
+            continue;
+        if (row.source.format == row.destination.format)
+            copy_entry(row.source, plan.dim, from, to);
+        else if (row.destination.format != FORMAT_BF16)
+            encode_entry(plan.dim, from, to);
+        else if (plan.dim == DSRI_INDEX_DIM)
+            decode_key(from, to);
+        else
+            decode_row(from, to);
+    }
+}
