@@ -135,19 +135,35 @@ static uint64_t histogram_bytes(const void *plan)
 
 enum { SCORES_SHARED_BYTES = 128 * 4 * (32 + 256), SELECT_SHARED_BYTES = 4096 * 8 + 4096 * 4 + 256 };
 
-static dsri_cuda_grid logits_grid(const void *plan)
+/* Blocks of attention_exact.cu: 16 or 80 slots of 32 heads, then 32 features of 16 heads or 64 of 32. */
+static dsri_cuda_grid logits_grid(const dsri_attention_plan *p, uint32_t n_slots)
 {
-    const dsri_attention_plan *p = plan;
     uint32_t widest = 1;
     for (uint32_t r = 0; r < p->n_rows; r++)
         widest = p->rows[r].width > widest ? p->rows[r].width : widest;
-    return (dsri_cuda_grid){(widest + 63) / 64, p->n_heads / 32, p->n_queries};
+    return (dsri_cuda_grid){(widest + n_slots - 1) / n_slots, p->n_heads / 32, p->n_queries};
 }
 
-static dsri_cuda_grid values_grid(const void *plan)
+static dsri_cuda_grid logits16_grid(const void *plan)
+{
+    return logits_grid(plan, 16);
+}
+
+static dsri_cuda_grid logits80_grid(const void *plan)
+{
+    return logits_grid(plan, 80);
+}
+
+static dsri_cuda_grid values16_grid(const void *plan)
 {
     const dsri_attention_plan *p = plan;
-    return (dsri_cuda_grid){DSRI_HEAD_DIM / 64, p->n_heads / 16, p->n_queries};
+    return (dsri_cuda_grid){DSRI_HEAD_DIM / 32, p->n_heads / 16, p->n_queries};
+}
+
+static dsri_cuda_grid values32_grid(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return (dsri_cuda_grid){DSRI_HEAD_DIM / 64, p->n_heads / 32, p->n_queries};
 }
 
 /* Of attention_row.cu: 8 ranks of 16 or 32 heads, or all ranks of 32 heads in a block. */
@@ -169,7 +185,13 @@ static dsri_cuda_grid rows_attention_grid(const void *plan)
     return (dsri_cuda_grid){1, p->n_heads / 32, p->n_queries};
 }
 
-/* Which of the three is fastest; their bits are the same. */
+/* Which is fastest; the bits are the same. */
+static int is_for_small_blocks(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return p->n_queries * p->n_heads <= 4 * 64;
+}
+
 static int is_for_row16(const void *plan)
 {
     const dsri_attention_plan *p = plan;
@@ -189,10 +211,40 @@ static uint64_t attention_flag_bytes(const void *plan)
     return (uint64_t)p->n_queries * 1024;
 }
 
-#define ATTENTION_LAUNCHES                                                                                             \
+/* Of attention_exact.cu: q as F32 and slots as BF16, padded; two tiles of 64 slots, and statistics. */
+enum {
+    LOGITS_Q_BYTES = 32 * 516 * 4,
+    LOGITS_SLOT_BYTES = 1040 + 4,
+    LOGITS16_SHARED_BYTES = LOGITS_Q_BYTES + 16 * LOGITS_SLOT_BYTES,
+    LOGITS80_SHARED_BYTES = LOGITS_Q_BYTES + 80 * LOGITS_SLOT_BYTES,
+    VALUES16_SHARED_BYTES = 2 * (64 * (16 + 32) + 2 * 16) * 4 + (2 * 16 + 160) * 4 + 16,
+    VALUES32_SHARED_BYTES = 2 * (64 * (32 + 64) + 2 * 32) * 4 + (2 * 32 + 160) * 4 + 16
+};
+
+#define EXACT_ATTENTION(which)                                                                                         \
+    {.op = which,                                                                                                      \
+     .n_launches = 2,                                                                                                  \
+     .launches = {{.entry = "dsr_attention_logits16_bf16__cuda",                                                       \
+                   .block_x = 128,                                                                                     \
+                   .shared_bytes = LOGITS16_SHARED_BYTES,                                                              \
+                   .grid = logits16_grid},                                                                             \
+                  {.entry = "dsr_attention_values16_bf16__cuda",                                                       \
+                   .block_x = 160,                                                                                     \
+                   .shared_bytes = VALUES16_SHARED_BYTES,                                                              \
+                   .grid = values16_grid}},                                                                            \
+     .zeroed_bytes = attention_flag_bytes,                                                                             \
+     .accepts = is_for_small_blocks},                                                                                  \
     {                                                                                                                  \
-        {.entry = "dsr_attention_logits_bf16__cuda", .block_x = 128, .grid = logits_grid},                             \
-            {.entry = "dsr_attention_values_bf16__cuda", .block_x = 160, .grid = values_grid},                         \
+        .op = which, .n_launches = 2,                                                                                  \
+        .launches = {{.entry = "dsr_attention_logits80_bf16__cuda",                                                    \
+                      .block_x = 128,                                                                                  \
+                      .shared_bytes = LOGITS80_SHARED_BYTES,                                                           \
+                      .grid = logits80_grid},                                                                          \
+                     {.entry = "dsr_attention_values32_bf16__cuda",                                                    \
+                      .block_x = 160,                                                                                  \
+                      .shared_bytes = VALUES32_SHARED_BYTES,                                                           \
+                      .grid = values32_grid}},                                                                         \
+        .zeroed_bytes = attention_flag_bytes                                                                           \
     }
 
 /* Of attention_row.cu. A group: 16 heads of q, partial logits, statistics; and what a cluster's blocks tell it. */
@@ -238,14 +290,8 @@ enum { PROJECTION_SHARED_BYTES = 8 * 8 * 512 * 2 + 8 * 8 * 32 * 4 };
 enum { RMS_NORM_SHARED_BYTES = 16384 * 4 };
 
 static const dsri_cuda_kernel kernels[] = {
-    {.op = DSRI_OP_SPARSE_ATTENTION,
-     .n_launches = 2,
-     .launches = ATTENTION_LAUNCHES,
-     .zeroed_bytes = attention_flag_bytes},
-    {.op = DSRI_OP_FLASH_ATTENTION,
-     .n_launches = 2,
-     .launches = ATTENTION_LAUNCHES,
-     .zeroed_bytes = attention_flag_bytes},
+    EXACT_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
+    EXACT_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     ROW_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
     ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     {.op = DSRI_OP_INDEXER,

@@ -21,6 +21,7 @@ typedef struct dsri_attention_region {
     size_t kv_rows;      /* uint32_t [width]: KV row of a selected slot */
     size_t rows;         /* CPU: address [width]: where a selected slot's row lies as BF16 */
     size_t chunk_begin;  /* uint32_t [n_chunks + 1]: first selected slot of each chunk */
+    size_t slot_max;     /* CUDA: float [(width + 15) / 16][n_heads], largest logits of 16 slots */
     size_t decoded_rows; /* uint16_t [width][DSRI_DECODED_STRIDE]: packed KV rows of the selected slots as BF16; empty
                             for BF16 caches */
     size_t size_bytes;   /* a multiple of 64 */
@@ -49,7 +50,8 @@ DSRI_LAYOUT_CODE dsri_attention_region dsri_attention_region_of(uint64_t width, 
     r.kv_rows = r.denominators + head_bytes;
     r.rows = r.kv_rows + dsri_align64((size_t)width * sizeof(uint32_t));
     r.chunk_begin = r.rows + dsri_align64((size_t)width * sizeof(uint64_t));
-    r.decoded_rows = r.chunk_begin + dsri_align64((n_chunks + 1) * sizeof(uint32_t));
+    r.slot_max = r.chunk_begin + dsri_align64((n_chunks + 1) * sizeof(uint32_t));
+    r.decoded_rows = r.slot_max + ((size_t)width + 15) / 16 * head_bytes;
     r.size_bytes = r.decoded_rows + (is_packed ? (size_t)width * DSRI_DECODED_STRIDE * sizeof(uint16_t) : 0);
     return r;
 }

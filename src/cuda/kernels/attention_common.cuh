@@ -20,7 +20,8 @@ struct attention_query {
     uint32_t width;
     const uint16_t *q;
     uint16_t *output;
-    float *logits; /* [width][n_heads] */
+    float *logits;   /* [width][n_heads] */
+    float *slot_max; /* [(width + 15) / 16][n_heads] */
     attention_flags *flags;
 };
 
@@ -43,6 +44,7 @@ static __device__ __forceinline__ attention_query find_query(const dsri_attentio
     at.q = row.q + i * plan.n_heads * DSRI_HEAD_DIM;
     at.output = row.output + i * plan.n_heads * DSRI_HEAD_DIM;
     at.logits = reinterpret_cast<float *>(row.workspace + i * region.size_bytes + region.weights);
+    at.slot_max = reinterpret_cast<float *>(row.workspace + i * region.size_bytes + region.slot_max);
     at.flags = reinterpret_cast<attention_flags *>(zeroed) + query;
     return at;
 }

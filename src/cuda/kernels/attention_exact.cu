@@ -1,186 +1,224 @@
-/* Device-exact attention, both forms, in two launches: logits as register tiles of heads x slots with one F32 chain per
- * logit, then softmax weights and weighted sums with one chain per head and feature. */
+/* Device-exact attention, both forms, in two launches: logits with one F32 chain each, and largest logits of 16 slots;
+ * then softmax weights and weighted sums with one chain per head and feature. Lanes of a warp share heads and differ in
+ * slots or features, so that one operand is a broadcast. Each launch comes in two sizes, for few and for many rows: how
+ * many outputs a thread has changes no bits.
+ *
+ * A KV row or a query with a value that is not finite needs no look of its own: it gives logits that are not finite. */
 #include "cuda/kernels/attention_common.cuh"
 
-/* ---- logits: a block is 32 heads x 64 slots, a thread 4 heads x 4 slots ------------------------------------- */
+/* ---- logits: a block is 32 heads, a thread 4 heads x SLOTS slots ---- */
 
-enum { LOGIT_THREADS = 128, LOGIT_HEADS = 32, LOGIT_SLOTS = 64, K_STEP = 32, K_AHEAD = 4, K_STEPS = DSRI_HEAD_DIM / K_STEP };
-
-struct alignas(16) logit_shared {
-    float q[2][K_STEP][LOGIT_HEADS];
-    float kv[2][K_STEP][LOGIT_SLOTS];
+enum {
+    LOGIT_THREADS = 128,
+    LOGIT_HEADS = 32,
+    Q_STRIDE = DSRI_HEAD_DIM + 4,      /* floats: heads that a warp reads at once lie in different banks */
+    KV_STRIDE = DSRI_HEAD_DIM * 2 + 16 /* bytes: so do slots */
 };
 
-/* What a thread has on the way from memory for one step: 8 features of two parts of a slot, and of a head. */
-struct logit_step {
-    uint4 kv[2];
-    uint4 q;
+/* A thread's slots are lane % 16 + 16 i of its warp's. SLOTS 5: all warps have the same 80 slots, and 8 heads each. */
+template <int SLOTS> struct logit_shared {
+    float q[LOGIT_HEADS][Q_STRIDE];
+    uint8_t kv[16 * SLOTS * KV_STRIDE];
+    int32_t index[16 * SLOTS]; /* KV row of a slot, -1 for none */
 };
 
-struct logit_source {
-    const uint16_t *kv; /* null: zeros */
-    const uint16_t *q;
-};
-
-template <bool WORDS>
-static __device__ __forceinline__ logit_step load_step(const logit_source &source, uint32_t step)
+/* Starts the copies of the features of one quarter. */
+template <int SLOTS>
+static __device__ __forceinline__ void bring_quarter(const attention_query &at, uint32_t quarter,
+                                                     logit_shared<SLOTS> &shared)
 {
-    const uint32_t part = threadIdx.x / LOGIT_SLOTS * 8, q_part = threadIdx.x / LOGIT_HEADS * 8;
-    logit_step loaded;
-    loaded.kv[0] = load_8<WORDS>(source.kv, step * K_STEP + part);
-    loaded.kv[1] = load_8<WORDS>(source.kv, step * K_STEP + 16 + part);
-    loaded.q = load_8<WORDS>(source.q, step * K_STEP + q_part);
-    return loaded;
-}
-
-static __device__ __forceinline__ void store_step(const logit_step &loaded, uint32_t buffer, logit_shared &shared)
-{
-    const uint32_t slot = threadIdx.x % LOGIT_SLOTS, part = threadIdx.x / LOGIT_SLOTS * 8;
-    const uint32_t head = threadIdx.x % LOGIT_HEADS, q_part = threadIdx.x / LOGIT_HEADS * 8;
-    store_column(loaded.kv[0], &shared.kv[buffer][part][slot], LOGIT_SLOTS);
-    store_column(loaded.kv[1], &shared.kv[buffer][16 + part][slot], LOGIT_SLOTS);
-    store_column(loaded.q, &shared.q[buffer][q_part][head], LOGIT_HEADS);
-}
-
-static __device__ __forceinline__ void multiply_step(const logit_shared &shared, uint32_t buffer, uint32_t head, uint32_t slot,
-                                                     float acc[4][4])
-{
-#pragma unroll 8
-    for (int k = 0; k < K_STEP; k++) {
-        const float4 a = *reinterpret_cast<const float4 *>(&shared.q[buffer][k][head]);
-        const float4 b = *reinterpret_cast<const float4 *>(&shared.kv[buffer][k][slot]);
-        const float heads[4] = {a.x, a.y, a.z, a.w}, slots[4] = {b.x, b.y, b.z, b.w};
+    const uint32_t piece = quarter * 16 + threadIdx.x % 16;
+    const bool is_aligned = is_word_aligned(at.kv, at.kv_row_stride);
 #pragma unroll
-        for (int h = 0; h < 4; h++)
-#pragma unroll
-            for (int s = 0; s < 4; s++)
-                acc[h][s] = __fmaf_rn(heads[h], slots[s], acc[h][s]);
+    for (uint32_t i = 0; i < 2 * SLOTS; i++) {
+        const uint32_t slot = threadIdx.x / 16 + 8 * i;
+        const int32_t index = shared.index[slot];
+        const uint16_t *row = at.kv + (index < 0 ? 0 : (uint64_t)(uint32_t)index * at.kv_row_stride);
+        uint8_t *to = shared.kv + slot * KV_STRIDE + piece * 16;
+        if (is_aligned)
+            copy_async_16(to, row + piece * 8, index < 0 ? 0 : 16);
+        else
+            *reinterpret_cast<uint4 *>(to) = load_8<false>(index < 0 ? nullptr : row, piece * 8);
     }
+    copy_async_commit();
 }
 
-template <bool WORDS>
-static __device__ __forceinline__ void tile_of_logits(const dsri_attention_plan &plan, const attention_query &at,
-                                                      uint32_t first_slot, uint32_t first_head, logit_shared &shared)
+static __device__ __forceinline__ uint4 load_q(const uint16_t *q, uint32_t first)
 {
-    const uint32_t t = threadIdx.x, own_slot = first_slot + t % LOGIT_SLOTS, own_head = first_head + t % LOGIT_HEADS;
-    const int32_t index = own_slot < at.width ? at.indices[own_slot] : -1;
-    const bool is_selected = index >= 0 && (uint64_t)index < at.kv_len;
-    bool is_bad_row = index < -1 || (index >= 0 && !is_selected), is_bad_head = false;
-    logit_source source;
-    source.kv = is_selected ? at.kv + (uint64_t)index * at.kv_row_stride : nullptr;
-    source.q = at.q + (uint64_t)own_head * DSRI_HEAD_DIM;
-    const uint32_t head = t % 8 * 4, slot = t / 8 * 4;
-    float acc[4][4] = {};
+    return is_word_aligned(q, 0) ? load_8<true>(q, first) : load_8<false>(q, first);
+}
 
-    logit_step ahead[K_AHEAD];
+/* 4 heads x SLOTS slots over the 128 features of one quarter. */
+template <int SLOTS>
+static __device__ __forceinline__ void multiply_quarter(const logit_shared<SLOTS> &shared, uint32_t quarter,
+                                                        uint32_t head, float acc[4][SLOTS])
+{
+    const float *q = &shared.q[head][quarter * 128];
+    const uint8_t *kv = shared.kv + threadIdx.x % 16 * KV_STRIDE + quarter * 256;
+#pragma unroll(SLOTS == 1 ? 4 : 2)
+    for (uint32_t k = 0; k < 128; k += 8) {
+        uint4 rows[SLOTS];
 #pragma unroll
-    for (int i = 0; i < K_AHEAD; i++)
-        ahead[i] = load_step<WORDS>(source, i);
-    for (uint32_t first = 0; first < K_STEPS; first += K_AHEAD) {
+        for (int s = 0; s < SLOTS; s++)
+            rows[s] = *reinterpret_cast<const uint4 *>(kv + 16 * s * KV_STRIDE + k * 2);
 #pragma unroll
-        for (int i = 0; i < K_AHEAD; i++) {
-            is_bad_row = is_bad_row || !is_finite_8(ahead[i].kv[0]) || !is_finite_8(ahead[i].kv[1]);
-            is_bad_head = is_bad_head || !is_finite_8(ahead[i].q);
-            store_step(ahead[i], i % 2, shared);
-            __syncthreads();
-            if (first + i + K_AHEAD < K_STEPS)
-                ahead[i] = load_step<WORDS>(source, first + i + K_AHEAD);
-            multiply_step(shared, i % 2, head, slot, acc);
-        }
-    }
-    if (is_bad_row)
-        at.flags->is_bad = 1;
-    if (is_bad_head)
-        at.flags->is_bad_head[own_head] = 1;
+        for (int half = 0; half < 2; half++) {
+            float4 heads[4];
 #pragma unroll
-    for (int s = 0; s < 4; s++) {
-        if (first_slot + slot + s >= at.width)
-            continue;
-        float *logits = at.logits + (uint64_t)(first_slot + slot + s) * plan.n_heads + first_head + head;
+            for (int h = 0; h < 4; h++)
+                heads[h] = *reinterpret_cast<const float4 *>(q + h * Q_STRIDE + k + 4 * half);
 #pragma unroll
-        for (int h = 0; h < 4; h++) {
-            logits[h] = __fmul_rn(acc[h][s], plan.scale);
-            if (!f32_is_finite(logits[h]))
-                at.flags->is_bad_head[first_head + head + h] = 1;
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int s = 0; s < SLOTS; s++) {
+                    const uint32_t pair = half ? (j / 2 ? rows[s].w : rows[s].z) : (j / 2 ? rows[s].y : rows[s].x);
+                    const float v = __uint_as_float(j % 2 ? pair & 0xffff0000u : pair << 16);
+#pragma unroll
+                    for (int h = 0; h < 4; h++) {
+                        const float w = j == 0 ? heads[h].x : j == 1 ? heads[h].y : j == 2 ? heads[h].z : heads[h].w;
+                        acc[h][s] = __fmaf_rn(w, v, acc[h][s]);
+                    }
+                }
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(LOGIT_THREADS) dsr_attention_logits_bf16__cuda(
-    const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+/* Scaled logits of a thread's slot, and the largest of 16 slots. */
+static __device__ __forceinline__ void write_logits(const dsri_attention_plan &plan, const attention_query &at,
+                                                    uint32_t slot, bool is_selected, uint32_t head, const float acc[4])
 {
-    __shared__ logit_shared shared;
+    float logits[4], max[4];
+#pragma unroll
+    for (int h = 0; h < 4; h++) {
+        logits[h] = __fmul_rn(acc[h], plan.scale);
+        if (is_selected && !f32_is_finite(logits[h]))
+            at.flags->is_bad_head[head + h] = 1;
+        max[h] = is_selected ? logits[h] : __uint_as_float(0xff800000u);
+    }
+    if (slot < at.width)
+        *reinterpret_cast<float4 *>(at.logits + (uint64_t)slot * plan.n_heads + head) =
+            make_float4(logits[0], logits[1], logits[2], logits[3]);
+#pragma unroll
+    for (int h = 0; h < 4; h++)
+#pragma unroll
+        for (int s = 1; s < 16; s *= 2)
+            max[h] = fmaxf(max[h], __shfl_xor_sync(0xffffffffu, max[h], s));
+    if (threadIdx.x % 16 == 0 && slot < at.width)
+        *reinterpret_cast<float4 *>(at.slot_max + (uint64_t)(slot / 16) * plan.n_heads + head) =
+            make_float4(max[0], max[1], max[2], max[3]);
+}
+
+template <int SLOTS>
+static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan &plan, uint8_t *zeroed,
+                                                       logit_shared<SLOTS> &shared)
+{
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    const uint32_t first_slot = blockIdx.x * LOGIT_SLOTS, first_head = blockIdx.y * LOGIT_HEADS;
+    const uint32_t t = threadIdx.x, first_slot = blockIdx.x * 16 * SLOTS, first_head = blockIdx.y * LOGIT_HEADS;
     if (first_slot >= at.width)
         return;
-    if (is_word_aligned(at.kv, at.kv_row_stride) && is_word_aligned(at.q, 0))
-        tile_of_logits<true>(plan, at, first_slot, first_head, shared);
-    else
-        tile_of_logits<false>(plan, at, first_slot, first_head, shared);
+    if (t < 16 * SLOTS) {
+        const uint32_t slot = first_slot + t;
+        const int32_t index = slot < at.width ? at.indices[slot] : -1;
+        const bool is_selected = index >= 0 && (uint64_t)index < at.kv_len;
+        if (index != -1 && !is_selected)
+            at.flags->is_bad = 1;
+        shared.index[t] = is_selected ? index : -1;
+    }
+    const uint16_t *q = at.q + (uint64_t)(first_head + t / 16) * DSRI_HEAD_DIM + t % 16 * 8;
+    uint4 queries[4][4]; /* [quarter][8 heads] */
+#pragma unroll
+    for (int quarter = 0; quarter < 4; quarter++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            queries[quarter][i] = load_q(q, quarter * 128 + i * 8 * DSRI_HEAD_DIM);
+    __syncthreads();
+#pragma unroll 1
+    for (int quarter = 0; quarter < 4; quarter++)
+        bring_quarter(at, quarter, shared);
+#pragma unroll
+    for (int quarter = 0; quarter < 4; quarter++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            widen_8(queries[quarter][i], &shared.q[t / 16 + 8 * i][quarter * 128 + t % 16 * 8]);
+    const uint32_t lane = t % 32, head = t / 32 * 8 + lane / 16 * 4;
+    float acc[4][SLOTS] = {};
+#pragma unroll 1
+    for (int quarter = 0; quarter < 4; quarter++) {
+        if (quarter == 0)
+            copy_async_wait<3>();
+        else if (quarter == 1)
+            copy_async_wait<2>();
+        else if (quarter == 2)
+            copy_async_wait<1>();
+        else
+            copy_async_wait<0>();
+        __syncthreads();
+        multiply_quarter<SLOTS>(shared, quarter, head, acc);
+    }
+#pragma unroll
+    for (int s = 0; s < SLOTS; s++) {
+        const uint32_t slot = lane % 16 + 16 * s;
+        const float logits[4] = {acc[0][s], acc[1][s], acc[2][s], acc[3][s]};
+        write_logits(plan, at, first_slot + slot, shared.index[slot] >= 0, first_head + head, logits);
+    }
 }
 
-/* ---- values: a block is 16 heads x 64 features; four warps of 2 x 4 outputs a thread, and one for denominators -- */
+extern __shared__ uint4 shared_memory[];
 
-enum { VALUE_WARPS = 4, VALUE_THREADS = 32 * (VALUE_WARPS + 1), BLOCK_HEADS = 16, BLOCK_FEATURES = 64, SLOTS = 64 };
+extern "C" __global__ void __launch_bounds__(LOGIT_THREADS)
+    dsr_attention_logits16_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_logits<1>(plan, zeroed, *reinterpret_cast<logit_shared<1> *>(shared_memory));
+}
 
-struct alignas(16) value_shared {
-    float weights[SLOTS][BLOCK_HEADS]; /* exp(logit - max) */
-    float rows[SLOTS][BLOCK_FEATURES];
-    float max[BLOCK_HEADS];            /* over all slots and the sink */
-    float factors[BLOCK_HEADS];        /* chunked: exp(m_c - M) */
-    float denominators[BLOCK_HEADS];
-    float partial_max[VALUE_THREADS / 4][BLOCK_HEADS];
-    uint32_t selected[VALUE_WARPS];    /* bits of 16 slots each */
-    int is_last;
-};
+extern "C" __global__ void __launch_bounds__(LOGIT_THREADS)
+    dsr_attention_logits80_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_logits<5>(plan, zeroed, *reinterpret_cast<logit_shared<5> *>(shared_memory));
+}
 
-/* What a thread of the four warps has on the way for a tile of 64 slots: 8 logits of slot t / 2, features t % 8 * 8 of slots
- * t / 8 + 16 j, and the indices of those slots one tile further. */
-struct value_tile {
-    float4 logits[2];
-    uint4 rows[4];
-    int32_t index; /* of slot t / 2 */
-};
+/* ---- values: four warps of HEADS heads x FEATURES features a thread, and one warp for denominators ---- */
 
-struct value_place {
-    uint32_t n_heads, first_head, first_feature;
+enum { VALUE_WARPS = 4, VALUE_THREADS = 32 * (VALUE_WARPS + 1), SLOTS = 64 };
+
+/* Warps differ in heads, lanes in features. */
+template <int HEADS, int FEATURES> struct value_block {
+    enum {
+        N_HEADS = VALUE_WARPS * HEADS,
+        N_FEATURES = 32 * FEATURES,
+        ROW_PARTS = N_FEATURES / 8, /* pieces of 8 features in a slot */
+        SLOTS_AT_ONCE = 32 * VALUE_WARPS / ROW_PARTS,
+        N_PIECES = SLOTS / SLOTS_AT_ONCE, /* of a thread in a tile */
+        N_LOGITS = N_HEADS / 2 / 4        /* float4 of a thread in a tile */
+    };
+
+    struct buffer {
+        float weights[SLOTS][N_HEADS]; /* exp(logit - max); 0 where nothing is selected */
+        float rows[SLOTS][N_FEATURES]; /* -0 where nothing is selected: then a step of a chain changes nothing */
+        float max[N_HEADS];            /* chunked: of the chunk; else of all slots and the sink */
+        float factors[N_HEADS];        /* chunked: exp(m_c - M), or -1 for an empty chunk */
+    };
+
+    struct shared {
+        buffer tiles[2];
+        float max[N_HEADS]; /* over all slots and the sink */
+        float denominators[N_HEADS];
+        float partial_max[VALUE_THREADS / N_HEADS][N_HEADS];
+        int is_last;
+    };
+
+    /* What a thread of the four warps has on the way for a tile. */
+    struct tile {
+        float4 logits[N_LOGITS];
+        uint4 rows[N_PIECES];
+        float max[4];     /* chunked: of the tile's 16 slots each, for head threadIdx.x */
+        bool is_selected; /* slot t / 2 */
+    };
 };
 
 static __device__ __forceinline__ float minus_infinity()
 {
     return __uint_as_float(0xff800000u);
-}
-
-/* shared.max: the sink and the logits of all selected slots. Thread t takes slots t / 4 + 40 i, heads t % 4 * 4. */
-static __device__ __forceinline__ void find_max(const attention_query &at, const dsri_attention_plan &plan,
-                                                uint32_t first_head, value_shared &shared)
-{
-    enum { STRIDE = VALUE_THREADS / 4 };
-    const uint32_t h = threadIdx.x % 4 * 4, part = threadIdx.x / 4;
-    float max[4] = {minus_infinity(), minus_infinity(), minus_infinity(), minus_infinity()};
-#pragma unroll 8
-    for (uint32_t slot = part; slot < at.width; slot += STRIDE) {
-        const float4 l =
-            *reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * plan.n_heads + first_head + h);
-        const bool is_selected = at.indices[slot] >= 0;
-        max[0] = is_selected && l.x > max[0] ? l.x : max[0];
-        max[1] = is_selected && l.y > max[1] ? l.y : max[1];
-        max[2] = is_selected && l.z > max[2] ? l.z : max[2];
-        max[3] = is_selected && l.w > max[3] ? l.w : max[3];
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        shared.partial_max[part][h + i] = max[i];
-    __syncthreads();
-    if (threadIdx.x < BLOCK_HEADS) {
-        float all = plan.sinks[first_head + threadIdx.x];
-#pragma unroll 8
-        for (int i = 0; i < STRIDE; i++)
-            all = shared.partial_max[i][threadIdx.x] > all ? shared.partial_max[i][threadIdx.x] : all;
-        shared.max[threadIdx.x] = all;
-    }
-    __syncthreads();
 }
 
 static __device__ __forceinline__ int32_t usable_index(const attention_query &at, uint32_t slot)
@@ -189,161 +227,184 @@ static __device__ __forceinline__ int32_t usable_index(const attention_query &at
     return index >= 0 && (uint64_t)index < at.kv_len ? index : -1;
 }
 
-static __device__ __forceinline__ void load_indices(const attention_query &at, uint32_t first_slot, int32_t indices[4])
+/* shared.max: the sink and the largest logits of all 16 slots. */
+template <int HEADS, int FEATURES>
+static __device__ __forceinline__ void find_max(const attention_query &at, const dsri_attention_plan &plan,
+                                                uint32_t first_head,
+                                                typename value_block<HEADS, FEATURES>::shared &shared)
 {
+    enum { N_HEADS = value_block<HEADS, FEATURES>::N_HEADS, STRIDE = VALUE_THREADS / N_HEADS };
+    const uint32_t h = threadIdx.x % N_HEADS, part = threadIdx.x / N_HEADS;
+    float max = minus_infinity();
+#pragma unroll 8
+    for (uint32_t i = part; i < (at.width + 15) / 16; i += STRIDE)
+        max = fmaxf(max, at.slot_max[(uint64_t)i * plan.n_heads + first_head + h]);
+    shared.partial_max[part][h] = max;
+    __syncthreads();
+    if (threadIdx.x < N_HEADS) {
+        float all = plan.sinks[first_head + threadIdx.x];
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        indices[j] = usable_index(at, first_slot + threadIdx.x / 8 + 16 * j);
-}
-
-template <bool WORDS>
-static __device__ __forceinline__ void load_tile(const attention_query &at, const value_place &place, uint32_t first_slot,
-                                                 const int32_t indices[4], value_tile &tile)
-{
-    const uint32_t slot = first_slot + threadIdx.x / 2, h = place.first_head + threadIdx.x % 2 * 8;
-    tile.index = usable_index(at, slot);
-    tile.logits[0] = tile.logits[1] = make_float4(0, 0, 0, 0);
-    if (tile.index >= 0) {
-        const float4 *logits = reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * place.n_heads + h);
-        tile.logits[0] = logits[0];
-        tile.logits[1] = logits[1];
+        for (int i = 0; i < STRIDE; i++)
+            all = fmaxf(all, shared.partial_max[i][threadIdx.x]);
+        shared.max[threadIdx.x] = all;
     }
+    __syncthreads();
+}
+
+struct value_place {
+    uint32_t n_heads, first_head, first_feature;
+};
+
+template <int HEADS, int FEATURES>
+static __device__ __forceinline__ void load_indices(const attention_query &at, uint32_t first_slot,
+                                                    int32_t indices[value_block<HEADS, FEATURES>::N_PIECES])
+{
+    typedef value_block<HEADS, FEATURES> block;
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const uint16_t *row = indices[j] >= 0 ? at.kv + (uint64_t)indices[j] * at.kv_row_stride : nullptr;
-        tile.rows[j] = load_8<WORDS>(row, place.first_feature + threadIdx.x % 8 * 8);
+    for (int j = 0; j < block::N_PIECES; j++)
+        indices[j] = usable_index(at, first_slot + threadIdx.x / block::ROW_PARTS + block::SLOTS_AT_ONCE * j);
+}
+
+template <int HEADS, int FEATURES>
+static __device__ __forceinline__ void load_tile(const attention_query &at, const value_place &place,
+                                                 uint32_t first_slot, bool chunked,
+                                                 const int32_t indices[value_block<HEADS, FEATURES>::N_PIECES],
+                                                 typename value_block<HEADS, FEATURES>::tile &tile)
+{
+    typedef value_block<HEADS, FEATURES> block;
+    const uint32_t t = threadIdx.x, slot = first_slot + t / 2;
+    const bool is_aligned = is_word_aligned(at.kv, at.kv_row_stride);
+    tile.is_selected = usable_index(at, slot) >= 0;
+    const float4 *logits = reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * place.n_heads +
+                                                            place.first_head + t % 2 * (block::N_HEADS / 2));
+#pragma unroll
+    for (int i = 0; i < block::N_LOGITS; i++)
+        tile.logits[i] = tile.is_selected ? logits[i] : make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int j = 0; j < block::N_PIECES; j++) {
+        const uint16_t *row = indices[j] >= 0 ? at.kv + (uint64_t)(uint32_t)indices[j] * at.kv_row_stride : nullptr;
+        const uint32_t zeros = 0x80008000u, f = place.first_feature + t % block::ROW_PARTS * 8;
+        tile.rows[j] = make_uint4(zeros, zeros, zeros, zeros);
+        if (row)
+            tile.rows[j] = is_aligned ? load_8<true>(row, f) : load_8<false>(row, f);
     }
+    if (chunked && t < block::N_HEADS)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            tile.max[i] = first_slot + 16 * i < at.width
+                              ? at.slot_max[(uint64_t)(first_slot / 16 + i) * place.n_heads + place.first_head + t]
+                              : minus_infinity();
 }
 
-/* Bits 0, 2, 4, ... 30 to bits 0..15. */
-static __device__ __forceinline__ uint32_t even_bits(uint32_t x)
+/* Chunked: the tile's max for the threads that make weights, and its factors. `all` is shared.max[threadIdx.x]. */
+template <int HEADS, int FEATURES>
+static __device__ __forceinline__ void store_max(const typename value_block<HEADS, FEATURES>::tile &tile, float all,
+                                                 typename value_block<HEADS, FEATURES>::buffer &buffer)
 {
-    x &= 0x55555555u;
-    x = (x | x >> 1) & 0x33333333u;
-    x = (x | x >> 2) & 0x0f0f0f0fu;
-    x = (x | x >> 4) & 0x00ff00ffu;
-    return (x | x >> 8) & 0x0000ffffu;
+    const uint32_t t = threadIdx.x;
+    if (t >= value_block<HEADS, FEATURES>::N_HEADS)
+        return;
+    const float max = fmaxf(fmaxf(tile.max[0], tile.max[1]), fmaxf(tile.max[2], tile.max[3]));
+    buffer.max[t] = max;
+    buffer.factors[t] = max == minus_infinity() ? -1.0f : softmax_exp(__fadd_rn(max, -all));
 }
 
-/* Chunked form: turns shared.partial_max[0..3] into the chunk's maxima for the four warps that hold its logits. */
-static __device__ __forceinline__ void find_chunk_max(const float logits[8], bool is_selected, float max[8],
-                                                      value_shared &shared)
+template <int HEADS, int FEATURES>
+static __device__ __forceinline__ void store_tile(const typename value_block<HEADS, FEATURES>::tile &tile,
+                                                  typename value_block<HEADS, FEATURES>::buffer &buffer)
 {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = threadIdx.x % 2 * 8;
+    typedef value_block<HEADS, FEATURES> block;
+    const uint32_t t = threadIdx.x, h = t % 2 * (block::N_HEADS / 2);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        max[i] = is_selected ? logits[i] : minus_infinity();
-#pragma unroll
-        for (int s = 2; s < 32; s *= 2) {
-            const float other = __shfl_xor_sync(0xffffffffu, max[i], s);
-            max[i] = other > max[i] ? other : max[i];
+    for (int i = 0; i < block::N_LOGITS; i++) {
+        const float4 max = *reinterpret_cast<const float4 *>(&buffer.max[h + 4 * i]), l = tile.logits[i];
+        float4 w = make_float4(0, 0, 0, 0);
+        if (tile.is_selected) {
+            w.x = softmax_exp(__fadd_rn(l.x, -max.x));
+            w.y = softmax_exp(__fadd_rn(l.y, -max.y));
+            w.z = softmax_exp(__fadd_rn(l.z, -max.z));
+            w.w = softmax_exp(__fadd_rn(l.w, -max.w));
         }
-        if (lane < 2)
-            shared.partial_max[warp][h + i] = max[i];
-    }
-    named_barrier(1, 32 * VALUE_WARPS); /* the four warps alone */
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-#pragma unroll
-        for (int w = 0; w < VALUE_WARPS; w++)
-            max[i] = shared.partial_max[w][h + i] > max[i] ? shared.partial_max[w][h + i] : max[i];
-}
-
-static __device__ __forceinline__ void store_tile(const value_tile &tile, bool chunked, value_shared &shared)
-{
-    const uint32_t t = threadIdx.x, warp = t / 32, lane = t % 32, h = t % 2 * 8;
-    const float logits[8] = {tile.logits[0].x, tile.logits[0].y, tile.logits[0].z, tile.logits[0].w,
-                             tile.logits[1].x, tile.logits[1].y, tile.logits[1].z, tile.logits[1].w};
-    const bool is_selected = tile.index >= 0;
-    float max[8], weights[8];
-    if (chunked) {
-        find_chunk_max(logits, is_selected, max, shared);
-        if (t < 2)
-            for (int i = 0; i < 8; i++)
-                shared.factors[h + i] = softmax_exp(__fadd_rn(max[i], -shared.max[h + i]));
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            max[i] = shared.max[h + i];
+        *reinterpret_cast<float4 *>(&buffer.weights[t / 2][h + 4 * i]) = w;
     }
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        weights[i] = softmax_exp(__fadd_rn(logits[i], -max[i]));
-    float4 *to = reinterpret_cast<float4 *>(&shared.weights[t / 2][h]);
-    to[0] = make_float4(weights[0], weights[1], weights[2], weights[3]);
-    to[1] = make_float4(weights[4], weights[5], weights[6], weights[7]);
-    const uint32_t bits = even_bits(__ballot_sync(0xffffffffu, is_selected));
-    if (lane == 0)
-        shared.selected[warp] = bits;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        widen_8(tile.rows[j], &shared.rows[t / 8 + 16 * j][t % 8 * 8]);
+    for (int j = 0; j < block::N_PIECES; j++)
+        widen_8(tile.rows[j], &buffer.rows[t / block::ROW_PARTS + block::SLOTS_AT_ONCE * j][t % block::ROW_PARTS * 8]);
 }
 
-static __device__ __forceinline__ void add_slot(const value_shared &shared, uint32_t slot, uint32_t h, uint32_t f,
-                                                float acc[2][4])
+/* Adds a tile's slots in order. */
+template <int HEADS, int FEATURES>
+static __device__ __forceinline__ void add_slots(const typename value_block<HEADS, FEATURES>::buffer &buffer,
+                                                 uint32_t h, uint32_t f, float acc[HEADS][FEATURES])
 {
-    const float2 w = *reinterpret_cast<const float2 *>(&shared.weights[slot][h]);
-    const float4 v = *reinterpret_cast<const float4 *>(&shared.rows[slot][f]);
-    acc[0][0] = __fmaf_rn(w.x, v.x, acc[0][0]);
-    acc[0][1] = __fmaf_rn(w.x, v.y, acc[0][1]);
-    acc[0][2] = __fmaf_rn(w.x, v.z, acc[0][2]);
-    acc[0][3] = __fmaf_rn(w.x, v.w, acc[0][3]);
-    acc[1][0] = __fmaf_rn(w.y, v.x, acc[1][0]);
-    acc[1][1] = __fmaf_rn(w.y, v.y, acc[1][1]);
-    acc[1][2] = __fmaf_rn(w.y, v.z, acc[1][2]);
-    acc[1][3] = __fmaf_rn(w.y, v.w, acc[1][3]);
+#pragma unroll 8
+    for (int slot = 0; slot < SLOTS; slot++) {
+        float v[FEATURES];
+        if constexpr (FEATURES == 2) {
+            const float2 pair = *reinterpret_cast<const float2 *>(&buffer.rows[slot][f]);
+            v[0] = pair.x;
+            v[1] = pair.y;
+        } else {
+            v[0] = buffer.rows[slot][f];
+        }
+#pragma unroll
+        for (int i = 0; i < HEADS; i += 4) {
+            const float4 w = *reinterpret_cast<const float4 *>(&buffer.weights[slot][h + i]);
+#pragma unroll
+            for (int j = 0; j < FEATURES; j++) {
+                acc[i][j] = __fmaf_rn(w.x, v[j], acc[i][j]);
+                acc[i + 1][j] = __fmaf_rn(w.y, v[j], acc[i + 1][j]);
+                acc[i + 2][j] = __fmaf_rn(w.z, v[j], acc[i + 2][j]);
+                acc[i + 3][j] = __fmaf_rn(w.w, v[j], acc[i + 3][j]);
+            }
+        }
+    }
 }
 
-/* Adds a tile's selected slots in order: one chain on from `numerators`, or a chain of the chunk's own that is then scaled
- * and added. */
-static __device__ __forceinline__ void add_values(const value_shared &shared, uint64_t selected, uint32_t h, uint32_t f,
-                                                  bool chunked, float numerators[2][4])
+/* A tile's numerators: one chain on from what is there, or a chain of the chunk's own that is then scaled and added. */
+template <int HEADS, int FEATURES>
+static __device__ __forceinline__ void add_values(const typename value_block<HEADS, FEATURES>::buffer &buffer,
+                                                  uint32_t h, uint32_t f, bool chunked,
+                                                  float numerators[HEADS][FEATURES])
 {
-    float sums[2][4];
+    float sums[HEADS][FEATURES];
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < HEADS; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < FEATURES; j++)
             sums[i][j] = chunked ? 0.0f : numerators[i][j];
-    if (selected == ~(uint64_t)0) {
-#pragma unroll 16
-        for (int slot = 0; slot < SLOTS; slot++)
-            add_slot(shared, slot, h, f, sums);
-    } else {
-        for (uint64_t left = selected; left != 0; left &= left - 1)
-            add_slot(shared, __ffsll((long long)left) - 1, h, f, sums);
+    add_slots<HEADS, FEATURES>(buffer, h, f, sums);
+#pragma unroll
+    for (int i = 0; i < HEADS; i++) {
+        const float factor = buffer.factors[h + i];
+#pragma unroll
+        for (int j = 0; j < FEATURES; j++) {
+            const float joined = factor < 0 ? numerators[i][j] : __fmaf_rn(factor, sums[i][j], numerators[i][j]);
+            numerators[i][j] = chunked ? joined : sums[i][j];
+        }
     }
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            numerators[i][j] = chunked ? __fmaf_rn(shared.factors[h + i], sums[i][j], numerators[i][j]) : sums[i][j];
 }
 
-static __device__ __forceinline__ float add_weights(const value_shared &shared, uint64_t selected, uint32_t h, bool chunked,
-                                                    float denominator)
+template <int HEADS, int FEATURES>
+static __device__ __forceinline__ float add_weights(const typename value_block<HEADS, FEATURES>::buffer &buffer,
+                                                    uint32_t h, bool chunked, float denominator)
 {
     float sum = chunked ? 0.0f : denominator;
-    if (selected == ~(uint64_t)0) {
 #pragma unroll 16
-        for (int slot = 0; slot < SLOTS; slot++)
-            sum = __fadd_rn(sum, shared.weights[slot][h]);
-    } else {
-        for (uint64_t left = selected; left != 0; left &= left - 1)
-            sum = __fadd_rn(sum, shared.weights[__ffsll((long long)left) - 1][h]);
-    }
-    return chunked ? __fmaf_rn(shared.factors[h], sum, denominator) : sum;
+    for (int slot = 0; slot < SLOTS; slot++)
+        sum = __fadd_rn(sum, buffer.weights[slot][h]);
+    const float factor = buffer.factors[h];
+    return !chunked ? sum : factor < 0 ? denominator : __fmaf_rn(factor, sum, denominator);
 }
 
 /* The last block of a query to get here clears its flags for the next command. */
-static __device__ __forceinline__ void release_flags(const attention_query &at, uint32_t n_heads, value_shared &shared)
+static __device__ __forceinline__ void release_flags(const attention_query &at, uint32_t n_heads, int *is_last)
 {
     __syncthreads();
     if (threadIdx.x == 0)
-        shared.is_last = atomicAdd(&at.flags->n_done, 1u) == gridDim.x * gridDim.y - 1;
+        *is_last = atomicAdd(&at.flags->n_done, 1u) == gridDim.x * gridDim.y - 1;
     __syncthreads();
-    if (!shared.is_last)
+    if (!*is_last)
         return;
     for (uint32_t h = threadIdx.x; h < n_heads; h += VALUE_THREADS)
         at.flags->is_bad_head[h] = 0;
@@ -353,67 +414,76 @@ static __device__ __forceinline__ void release_flags(const attention_query &at, 
     }
 }
 
-template <bool WORDS>
-static __device__ __forceinline__ void block_of_values(const dsri_attention_plan &plan, const attention_query &at,
-                                                       value_shared &shared)
+/* Two tiles of the four warps' threads are under way: one as registers, one in shared memory. */
+template <int HEADS, int FEATURES>
+static __device__ __forceinline__ void block_of_values(const dsri_attention_plan &plan, uint8_t *zeroed)
 {
-    const value_place place = {plan.n_heads, blockIdx.y * BLOCK_HEADS, blockIdx.x * BLOCK_FEATURES};
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    typedef value_block<HEADS, FEATURES> block;
+    auto &shared = *reinterpret_cast<typename block::shared *>(shared_memory);
+    const attention_query at = find_query(plan, blockIdx.z, zeroed);
+    const value_place place = {plan.n_heads, blockIdx.y * block::N_HEADS, blockIdx.x * block::N_FEATURES};
+    const uint32_t t = threadIdx.x, warp = t / 32, lane = t % 32;
     const bool is_denominator_warp = warp == VALUE_WARPS, chunked = plan.chunked != 0;
-    /* A warp is 8 heads x 32 features, a lane 2 heads x 4 features. */
-    const uint32_t h = is_denominator_warp ? lane % BLOCK_HEADS : warp / 2 * 8 + lane / 8 * 2;
-    const uint32_t f = warp % 2 * 32 + lane % 8 * 4;
-    float numerators[2][4] = {}, denominator = 0.0f;
-    int32_t indices[4];
-    value_tile tile;
+    const uint32_t h = is_denominator_warp ? lane % block::N_HEADS : warp * HEADS, f = lane * FEATURES;
+    float numerators[HEADS][FEATURES] = {}, denominator = 0.0f;
+    int32_t indices[block::N_PIECES];
+    typename block::tile tile;
 
-    find_max(at, plan, place.first_head, shared);
-    if (is_denominator_warp) {
+    if (!is_denominator_warp) {
+        load_indices<HEADS, FEATURES>(at, 0, indices);
+        load_tile<HEADS, FEATURES>(at, place, 0, chunked, indices, tile);
+        load_indices<HEADS, FEATURES>(at, SLOTS, indices);
+    }
+    find_max<HEADS, FEATURES>(at, plan, place.first_head, shared);
+    if (is_denominator_warp)
         denominator = softmax_exp(__fadd_rn(plan.sinks[place.first_head + h], -shared.max[h]));
-    } else {
-        load_indices(at, 0, indices);
-        load_tile<WORDS>(at, place, 0, indices, tile);
-        load_indices(at, SLOTS, indices);
-    }
-    for (uint32_t first_slot = 0; first_slot < at.width; first_slot += SLOTS) {
-        if (!is_denominator_warp)
-            store_tile(tile, chunked, shared);
-        __syncthreads();
-        if (!is_denominator_warp && first_slot + SLOTS < at.width) {
-            load_tile<WORDS>(at, place, first_slot + SLOTS, indices, tile);
-            load_indices(at, first_slot + 2 * SLOTS, indices);
+    const float all = t < block::N_HEADS ? shared.max[t] : 0.0f;
+    if (t < block::N_HEADS)
+        shared.tiles[0].max[t] = shared.tiles[1].max[t] = all;
+    __syncthreads();
+    uint32_t turn = 0;
+#pragma unroll 1
+    for (uint32_t first_slot = 0; first_slot < at.width; first_slot += SLOTS, turn ^= 1) {
+        typename block::buffer &buffer = shared.tiles[turn];
+        if (chunked) {
+            store_max<HEADS, FEATURES>(tile, all, buffer);
+            __syncthreads();
         }
-        const uint64_t selected = (uint64_t)(shared.selected[2] | shared.selected[3] << 16) << 32 |
-                                  (shared.selected[0] | shared.selected[1] << 16);
-        if (selected != 0) {
-            if (is_denominator_warp)
-                denominator = add_weights(shared, selected, h, chunked, denominator);
-            else
-                add_values(shared, selected, h, f, chunked, numerators);
+        if (!is_denominator_warp) {
+            store_tile<HEADS, FEATURES>(tile, buffer);
+            if (first_slot + SLOTS < at.width) {
+                load_tile<HEADS, FEATURES>(at, place, first_slot + SLOTS, chunked, indices, tile);
+                load_indices<HEADS, FEATURES>(at, first_slot + 2 * SLOTS, indices);
+            }
         }
         __syncthreads();
+        if (is_denominator_warp)
+            denominator = add_weights<HEADS, FEATURES>(buffer, h, chunked, denominator);
+        else
+            add_values<HEADS, FEATURES>(buffer, h, f, chunked, numerators);
     }
-    if (is_denominator_warp && lane < BLOCK_HEADS)
+    if (is_denominator_warp && lane < block::N_HEADS)
         shared.denominators[h] = denominator;
     __syncthreads();
     if (!is_denominator_warp)
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < HEADS; i++) {
             const uint32_t head = place.first_head + h + i;
             const bool is_zero = at.flags->is_bad || at.flags->is_bad_head[head] || !f32_is_finite(plan.sinks[head]);
             uint16_t *output = at.output + (uint64_t)head * DSRI_HEAD_DIM + place.first_feature + f;
-            for (int j = 0; j < 4; j++)
+            for (int j = 0; j < FEATURES; j++)
                 output[j] = is_zero ? 0 : f32_to_finite_bf16(__fdiv_rn(numerators[i][j], shared.denominators[h + i]));
         }
-    release_flags(at, plan.n_heads, shared);
+    release_flags(at, plan.n_heads, &shared.is_last);
 }
 
-extern "C" __global__ void __launch_bounds__(VALUE_THREADS) dsr_attention_values_bf16__cuda(
-    const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+extern "C" __global__ void __launch_bounds__(VALUE_THREADS)
+    dsr_attention_values16_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    __shared__ value_shared shared;
-    const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    if (is_word_aligned(at.kv, at.kv_row_stride))
-        block_of_values<true>(plan, at, shared);
-    else
-        block_of_values<false>(plan, at, shared);
+    block_of_values<4, 1>(plan, zeroed);
+}
+
+extern "C" __global__ void __launch_bounds__(VALUE_THREADS)
+    dsr_attention_values32_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_values<8, 2>(plan, zeroed);
 }
