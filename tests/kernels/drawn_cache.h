@@ -4,7 +4,7 @@
 
 #include "kernel_test.h"
 
-#include "packed_data.h"
+#include "bit_packed.h"
 
 #include <dsrows/cache.h>
 

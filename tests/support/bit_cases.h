@@ -35,8 +35,8 @@ int32_t *bit_i32(const bit_array *array);
 /* One row: its operands and the scalars of its descriptor. An op uses those that it has.
  *
  *   op          inputs                                                      outputs
- *   attention   q, kv, indices [n_queries, width]                           output
- *   indexer     q, keys, weights                                            lists, scores [n_queries, kv_len]
+ *   attention   q, kv as BF16, indices [n_queries, width], kv pages         output
+ *   indexer     q, keys as BF16, weights, key pages                         lists, scores [n_queries, kv_len]
  *   compressor  kv, score, kv_state, score_state                            output, kv_state, score_state
  *   gather      source                                                      row
  *   copy        source [n_copies, row_elements], destination before         destination after
@@ -60,6 +60,9 @@ typedef struct bit_row {
     uint32_t position_step;
     uint32_t n_copies;
     int32_t offset;
+    dsr_cache_format cache_format;
+    uint32_t page_size; /* 0: in one piece */
+    int32_t bad_page;   /* of the row's pages, or -1 */
 } bit_row;
 
 struct bit_op;

@@ -1,13 +1,13 @@
 /* Sparse attention, two-pass and chunked. */
-#include "bit_case_ops.h"
+#include "bit_caches.h"
 
 #include "reference/reference.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHAPE_H64, SHAPE_H128, SHAPE_QUERIES, SHAPE_WIDE, SHAPE_SINKS, N_SHAPES };
-enum { Q = 0, KV = 1, INDICES = 2 };
+enum { SHAPE_H64, SHAPE_H128, SHAPE_QUERIES, SHAPE_WIDE, SHAPE_SINKS, SHAPE_FP8, SHAPE_PAGES, N_SHAPES };
+enum { Q = 0, KV = 1, INDICES = 2, PAGES = 3 };
 
 typedef struct attention_shape {
     uint32_t n_rows, n_heads, max_width, max_queries;
@@ -20,6 +20,8 @@ static const attention_shape shapes[N_SHAPES] = {
     [SHAPE_QUERIES] = {33, 64, 70, 4, 0.25f},
     [SHAPE_WIDE] = {2, 64, 640, 1, DSR_ATTENTION_SCALE},
     [SHAPE_SINKS] = {8, 64, 65, 1, 1.0f},
+    [SHAPE_FP8] = {33, 128, 65, 1, DSR_ATTENTION_SCALE},
+    [SHAPE_PAGES] = {64, 64, 70, 2, DSR_ATTENTION_SCALE},
 };
 
 /* What the query and the KV rows of a row look like. */
@@ -71,6 +73,12 @@ static void fill_indices(random_stream *random, uint32_t r, const bit_row *row, 
     }
 }
 
+/* Packed rows, or all formats in one piece and in pages. */
+static int is_cache_shape(const bit_case *c)
+{
+    return c->shape == SHAPE_FP8 || c->shape == SHAPE_PAGES;
+}
+
 static void generate_row(bit_case *c, const attention_shape *shape, uint32_t r)
 {
     bit_row *row = &c->rows[r];
@@ -80,11 +88,20 @@ static void generate_row(bit_case *c, const attention_shape *shape, uint32_t r)
     row->n_queries = 1 + r % shape->max_queries;
     row->width = shape->max_width > 130 ? shape->max_width - r : widths[r % 16] % (shape->max_width + 1);
     row->kv_len = row->width / 2 + random_between(&random, 1, 60);
+    if (is_cache_shape(c)) {
+        row->kv_len = r % 5 == 4 ? c->rows[r - 1].kv_len : row->kv_len + r % 4 / 3 * 250;
+    }
     row->inputs[Q] = bit_array_new(DSR_DTYPE_BF16, (size_t)row->n_queries * c->n_heads * DSR_HEAD_DIM);
-    row->inputs[KV] = bit_array_new(DSR_DTYPE_BF16, (size_t)row->kv_len * DSR_HEAD_DIM);
     row->inputs[INDICES] = bit_array_new(DSR_DTYPE_I32, (size_t)(row->n_queries * row->width));
     pattern_fill_bf16(&random, mixes[mix].q, mixes[mix].q_scale, bit_bf16(&row->inputs[Q]), row->inputs[Q].n);
-    pattern_fill_bf16(&random, mixes[mix].kv, 1.0f, bit_bf16(&row->inputs[KV]), row->inputs[KV].n);
+    if (is_cache_shape(c)) {
+        const bit_cache_form fp8 = {DSR_FORMAT_FP8, 0};
+        bit_generate_cache(c, r, &random, c->shape == SHAPE_FP8 ? fp8 : bit_mixed_form(DSR_FORMAT_FP8, r), DSR_HEAD_DIM,
+                           KV, PAGES);
+    } else {
+        row->inputs[KV] = bit_array_new(DSR_DTYPE_BF16, (size_t)row->kv_len * DSR_HEAD_DIM);
+        pattern_fill_bf16(&random, mixes[mix].kv, 1.0f, bit_bf16(&row->inputs[KV]), row->inputs[KV].n);
+    }
     for (uint32_t i = 0; i < row->n_queries; i++) {
         fill_indices(&random, r, row, bit_i32(&row->inputs[INDICES]) + i * row->width);
     }
@@ -174,10 +191,7 @@ static void place(bit_placement *p)
     p->operands[OPERAND_SINKS] = bit_add_input(p, &p->c->shared[0]);
     place_queries(p);
     place_indices(p);
-    for (uint32_t i = 0; i < p->n; i++) {
-        p->slots[i].segments[0] =
-            bit_add_rows(p, &bit_placed_row(p, i)->inputs[KV], DSR_HEAD_DIM, &p->slots[i].row_stride);
-    }
+    bit_place_caches(p, DSR_HEAD_DIM, KV, PAGES);
 }
 
 static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
@@ -189,9 +203,10 @@ static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *en
     memset(rows, 0, sizeof rows);
     for (uint32_t i = 0; i < p->n; i++) {
         const bit_row *row = bit_placed_row(p, i);
-        rows[i].kv = bit_view(p, p->slots[i].segments[0]);
+        rows[i].kv = bit_cache_view(p, i);
+        rows[i].kv_layout = bit_cache_layout(p, i);
         rows[i].kv_len = row->kv_len;
-        rows[i].kv_row_stride = p->slots[i].row_stride;
+        rows[i].kv_row_stride = bit_cache_row_stride(p, i);
         rows[i].q_row = p->slots[i].query_row;
         rows[i].index_offset = p->slots[i].index_offset;
         rows[i].index_stride = p->slots[i].index_stride;
@@ -214,7 +229,17 @@ static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *en
     return (chunked ? dsr_encode_flash_attention : dsr_encode_sparse_attention)(encoder, &desc);
 }
 
-const bit_op bit_op_sparse_attention = {
-    "sparse-attention", N_SHAPES, {"h64", "h128", "queries", "wide", "sinks"}, generate, reference, place, encode};
-const bit_op bit_op_flash_attention = {
-    "flash-attention", N_SHAPES, {"h64", "h128", "queries", "wide", "sinks"}, generate, reference, place, encode};
+const bit_op bit_op_sparse_attention = {"sparse-attention",
+                                        N_SHAPES,
+                                        {"h64", "h128", "queries", "wide", "sinks", "fp8", "pages"},
+                                        generate,
+                                        reference,
+                                        place,
+                                        encode};
+const bit_op bit_op_flash_attention = {"flash-attention",
+                                       N_SHAPES,
+                                       {"h64", "h128", "queries", "wide", "sinks", "fp8", "pages"},
+                                       generate,
+                                       reference,
+                                       place,
+                                       encode};

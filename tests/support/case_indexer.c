@@ -1,12 +1,12 @@
 /* The lightning indexer. */
-#include "bit_case_ops.h"
+#include "bit_caches.h"
 
 #include "reference/reference.h"
 
 #include <string.h>
 
-enum { SHAPE_H64, SHAPE_H32, SHAPE_H128, SHAPE_QUERIES, SHAPE_LONG, N_SHAPES };
-enum { Q = 0, KEYS = 1, WEIGHTS = 2 };
+enum { SHAPE_H64, SHAPE_H32, SHAPE_H128, SHAPE_QUERIES, SHAPE_LONG, SHAPE_FP4, SHAPE_PAGES, N_SHAPES };
+enum { Q = 0, KEYS = 1, WEIGHTS = 2, PAGES = 3 };
 
 typedef struct indexer_shape {
     uint32_t n_rows, n_heads, top_k, max_keys, max_queries;
@@ -15,7 +15,8 @@ typedef struct indexer_shape {
 static const indexer_shape shapes[N_SHAPES] = {
     [SHAPE_H64] = {64, 64, 512, 130, 1},   [SHAPE_H32] = {33, 32, 32, 400, 1},
     [SHAPE_H128] = {8, 128, 2048, 300, 1}, [SHAPE_QUERIES] = {33, 64, 64, 140, 4},
-    [SHAPE_LONG] = {3, 64, 1024, 4097, 1},
+    [SHAPE_LONG] = {3, 64, 1024, 4097, 1}, [SHAPE_FP4] = {33, 128, 128, 400, 1},
+    [SHAPE_PAGES] = {64, 64, 64, 400, 2},
 };
 
 static const struct {
@@ -47,6 +48,12 @@ static void choose_position(random_stream *random, bit_row *row)
     row->start_pos = (uint32_t)(tokens - row->n_queries);
 }
 
+/* Packed keys, or all formats in one piece and in pages. */
+static int is_cache_shape(const bit_case *c)
+{
+    return c->shape == SHAPE_FP4 || c->shape == SHAPE_PAGES;
+}
+
 static void generate_row(bit_case *c, const indexer_shape *shape, uint32_t r)
 {
     bit_row *row = &c->rows[r];
@@ -54,6 +61,9 @@ static void generate_row(bit_case *c, const indexer_shape *shape, uint32_t r)
     const uint32_t mix = (r + 2 * c->shape) % N_MIXES;
 
     row->kv_len = shape->max_keys > 400 ? shape->max_keys - r * 1024 : key_counts[r % 16] % (shape->max_keys + 1);
+    if (is_cache_shape(c) && r % 5 == 4) {
+        row->kv_len = c->rows[r - 1].kv_len;
+    }
     row->ratio = ratios[r % 4];
     row->n_queries = 1 + r % shape->max_queries;
     if (row->n_queries > row->kv_len * row->ratio) {
@@ -62,10 +72,17 @@ static void generate_row(bit_case *c, const indexer_shape *shape, uint32_t r)
     row->offset = r % 3 == 0 ? 0 : (int32_t)random_below(&random, 100000);
     choose_position(&random, row);
     row->inputs[Q] = bit_array_new(DSR_DTYPE_BF16, (size_t)row->n_queries * c->n_heads * DSR_INDEX_DIM);
-    row->inputs[KEYS] = bit_array_new(DSR_DTYPE_BF16, (size_t)row->kv_len * DSR_INDEX_DIM);
     row->inputs[WEIGHTS] = bit_array_new(DSR_DTYPE_F32, (size_t)row->n_queries * c->n_heads);
-    pattern_fill_bf16(&random, mixes[mix].q, 1.0f, bit_bf16(&row->inputs[Q]), row->inputs[Q].n);
-    pattern_fill_bf16(&random, mixes[mix].keys, 1.0f, bit_bf16(&row->inputs[KEYS]), row->inputs[KEYS].n);
+    pattern_fill_bf16(&random, is_cache_shape(c) && r % 4 ? PATTERN_GRID_FP4 : mixes[mix].q, 1.0f,
+                      bit_bf16(&row->inputs[Q]), row->inputs[Q].n);
+    if (is_cache_shape(c)) {
+        const bit_cache_form fp4 = {DSR_FORMAT_FP4, 0};
+        bit_generate_cache(c, r, &random, c->shape == SHAPE_FP4 ? fp4 : bit_mixed_form(DSR_FORMAT_FP4, r),
+                           DSR_INDEX_DIM, KEYS, PAGES);
+    } else {
+        row->inputs[KEYS] = bit_array_new(DSR_DTYPE_BF16, (size_t)row->kv_len * DSR_INDEX_DIM);
+        pattern_fill_bf16(&random, mixes[mix].keys, 1.0f, bit_bf16(&row->inputs[KEYS]), row->inputs[KEYS].n);
+    }
     pattern_fill_f32(&random, mixes[mix].weights, 0x1p-6f, bit_f32(&row->inputs[WEIGHTS]), row->inputs[WEIGHTS].n);
 }
 
@@ -162,10 +179,7 @@ static void place(bit_placement *p)
     place_queries(p);
     place_lists(p);
     place_scores(p);
-    for (uint32_t i = 0; i < p->n; i++) {
-        p->slots[i].segments[0] =
-            bit_add_rows(p, &bit_placed_row(p, i)->inputs[KEYS], DSR_INDEX_DIM, &p->slots[i].row_stride);
-    }
+    bit_place_caches(p, DSR_INDEX_DIM, KEYS, PAGES);
 }
 
 static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
@@ -176,9 +190,10 @@ static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *en
     memset(rows, 0, sizeof rows);
     for (uint32_t i = 0; i < p->n; i++) {
         const bit_row *row = bit_placed_row(p, i);
-        rows[i].keys = bit_view(p, p->slots[i].segments[0]);
+        rows[i].keys = bit_cache_view(p, i);
+        rows[i].key_layout = bit_cache_layout(p, i);
         rows[i].kv_len = row->kv_len;
-        rows[i].key_row_stride = p->slots[i].row_stride;
+        rows[i].key_row_stride = bit_cache_row_stride(p, i);
         rows[i].q_row = p->slots[i].query_row;
         rows[i].output_offset = p->slots[i].output_offset;
         rows[i].output_stride = p->slots[i].output_stride;
@@ -204,4 +219,5 @@ static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *en
 }
 
 const bit_op bit_op_indexer = {
-    "indexer", N_SHAPES, {"h64-k512", "h32-k32", "h128-k2048", "queries", "long"}, generate, reference, place, encode};
+    "indexer", N_SHAPES, {"h64-k512", "h32-k32", "h128-k2048", "queries", "long", "fp4", "pages"}, generate, reference,
+    place,     encode};

@@ -1,4 +1,4 @@
-#include "packed_data.h"
+#include "bit_packed.h"
 
 #include "patterns.h"
 #include "reference/reference.h"

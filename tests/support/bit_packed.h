@@ -1,6 +1,6 @@
 /* Bytes of packed entries of every kind that matters, and what they decode to. */
-#ifndef TEST_PACKED_DATA_H
-#define TEST_PACKED_DATA_H
+#ifndef TEST_BIT_PACKED_H
+#define TEST_BIT_PACKED_H
 
 #include "random.h"
 
