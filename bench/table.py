@@ -66,6 +66,14 @@ def top_k(arguments):
         line(f"{short(selected['shape'])}: with top-512 over top-32", least(selected) / least(scores), 1.10, " x")
 
 
+def compressor(arguments):
+    run = bench(arguments, "table_compressor.txt", pinned=True)
+    for result in run["results"]:
+        target = 5 if "ratio=4" in result["shape"] else 8
+        line(f"{short(result['shape'])}: a plain loop with expf over it", least(result, "plain") / least(result), target,
+             " x", f"{least(result):.1f} us")
+
+
 def threads(arguments):
     run = bench(arguments, "table_threads.txt", "--thread-counts", f"1,{arguments.threads}")
     one, all_threads = ([r for r in run["results"] if r["threads"] == n] for n in (1, arguments.threads))
@@ -90,6 +98,7 @@ def main():
         peaks(arguments, "avx2", {"indexer": 85, "two-pass": 85, "flash": 85})
         row_exact(arguments)
     top_k(arguments)
+    compressor(arguments)
     if arguments.threads > 1:
         threads(arguments)
     line("encode, submit and wait for one value to gather", run["smallest_op_us"], 2, " us")

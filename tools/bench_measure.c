@@ -1,5 +1,7 @@
 #include "bench_measure.h"
 
+#include "bench_plain.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,6 +102,8 @@ static void take_samples(session *a, bench_work *work, session *versus, bench_wo
 {
     samples *joint = cli_allocate(sizeof *joint), *alone = cli_allocate(sizeof *alone);
     samples *other = cli_allocate(sizeof *other), *probe = cli_allocate(sizeof *probe);
+    samples *plain = cli_allocate(sizeof *plain);
+    bench_plain *plain_work = bench_plain_create(&result->shape);
     const dsr_isa isa = dsr_context_isa(a->context);
     const double end = bench_now() + seconds;
     while (a->code == CLI_DONE && joint->n < MAX_SAMPLES && (joint->n < MIN_SAMPLES || bench_now() < end)) {
@@ -110,12 +114,20 @@ static void take_samples(session *a, bench_work *work, session *versus, bench_wo
         if (versus != NULL) {
             sample(versus, versus_work->joint, NULL, other);
         }
+        if (plain_work != NULL) {
+            const double begin = bench_now();
+            bench_plain_run(plain_work);
+            plain->seconds[plain->n++] = bench_now() - begin;
+        }
         probe->seconds[probe->n++] = bench_probe_fma(isa);
     }
     result->joint = stats_of(joint);
     result->alone = stats_of(alone);
     result->versus = stats_of(other);
+    result->plain = stats_of(plain);
     result->fma_gflops = stats_of(probe).median;
+    bench_plain_destroy(plain_work);
+    free(plain);
     free(probe);
     free(other);
     free(alone);

@@ -15,6 +15,7 @@ typedef struct bench_result {
     bench_stats joint;
     bench_stats alone;  /* all rows one after the other */
     bench_stats versus; /* the joint call of the second context */
+    bench_stats plain;  /* bench_plain.h */
     double fma_gflops;  /* one thread, probed between the samples */
     uint32_t n_threads; /* that worked on it */
     int is_equal;       /* joint and alone left the same bytes */

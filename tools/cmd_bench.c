@@ -230,7 +230,11 @@ static void print_result(const bench_result *r, int has_versus)
     if (has_versus) {
         printf(" %11.2f", r->versus.median / r->joint.median);
     }
-    printf("  %s\n", r->is_equal ? "yes" : "NO");
+    printf("  %s", r->is_equal ? "yes" : "NO");
+    if (r->plain.n > 0) {
+        printf("; a plain loop takes %.1f times as long", r->plain.median / r->joint.median);
+    }
+    putchar('\n');
     fflush(stdout);
 }
 
@@ -243,9 +247,10 @@ static json_t *stats_json(const bench_stats *s)
 
 static json_t *result_json(const bench_result *r)
 {
-    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:f, s:f, s:f, s:b}", "shape", r->shape.name, "threads",
+    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:f, s:f, s:f, s:b}", "shape", r->shape.name, "threads",
                      (int)r->n_threads, "joint", stats_json(&r->joint), "alone", stats_json(&r->alone), "versus",
-                     stats_json(&r->versus), "gflops", bench_flops(&r->shape) / r->joint.median * 1e-9, "gbytes",
+                     stats_json(&r->versus), "plain", stats_json(&r->plain), "gflops",
+                     bench_flops(&r->shape) / r->joint.median * 1e-9, "gbytes",
                      bench_bytes(&r->shape) / r->joint.median * 1e-9, "fma_fraction", bench_fraction(r),
                      "joint_is_alone", r->is_equal);
 }
