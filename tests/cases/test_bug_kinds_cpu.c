@@ -249,11 +249,43 @@ static dsr_status bad_projection(direct *d, unsigned char *arena, int bad)
     return dsr_encode_projection(d->encoder, &desc);
 }
 
+static dsr_status bad_append(direct *d, unsigned char *arena, int bad)
+{
+    dsr_append_row row = {0};
+    dsr_append_desc desc = DSR_APPEND_DESC_INIT;
+    row.cache = arena_view(d, arena, 1, bad, 16 * 128, DSR_DTYPE_BF16);
+    row.cache_layout.page_size = 16;
+    row.cache_layout.page_table = arena_view(d, arena, 2, bad, 1, DSR_DTYPE_I32);
+    row.n_entries = 16;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.dim = 128;
+    desc.source = arena_view(d, arena, 0, bad, 128, DSR_DTYPE_BF16);
+    return dsr_encode_append(d->encoder, &desc);
+}
+
+static dsr_status bad_convert(direct *d, unsigned char *arena, int bad)
+{
+    dsr_convert_row row = {0};
+    dsr_convert_desc desc = DSR_CONVERT_DESC_INIT;
+    row.source = arena_view(d, arena, 0, bad, 584, DSR_DTYPE_U8);
+    row.source_layout.format = DSR_FORMAT_FP8;
+    row.destination = arena_view(d, arena, 1, bad, 16 * 512, DSR_DTYPE_BF16);
+    row.destination_layout.page_size = 16;
+    row.destination_layout.page_table = arena_view(d, arena, 2, bad, 1, DSR_DTYPE_I32);
+    row.source_entries = row.destination_entries = row.n_entries = 1;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.dim = 512;
+    return dsr_encode_convert(d->encoder, &desc);
+}
+
 static const struct {
     dsr_status (*encode)(direct *d, unsigned char *arena, int bad);
     int n_views;
-} calls[] = {{bad_two_pass, 5}, {bad_flash, 5}, {bad_indexer, 5},    {bad_compressor, 7}, {bad_gather, 2},
-             {bad_copy, 2},     {bad_rope, 2},  {bad_fake_quant, 2}, {bad_rms_norm, 3},   {bad_projection, 3}};
+} calls[] = {{bad_two_pass, 5}, {bad_flash, 5},      {bad_indexer, 5}, {bad_compressor, 7},
+             {bad_gather, 2},   {bad_copy, 2},       {bad_rope, 2},    {bad_fake_quant, 2},
+             {bad_rms_norm, 3}, {bad_projection, 3}, {bad_append, 3},  {bad_convert, 3}};
 
 static void case_110(direct *d)
 {
