@@ -199,6 +199,7 @@ ENTRY(cuMemAlloc_v2, (unsigned long long *memory, size_t n_bytes))
     if (allocated == NULL)
         return OUT_OF_MEMORY;
     memset(allocated, MEMORY_POISON, n_bytes); /* a device gives it as it was */
+    emulator_allocated(allocated, n_bytes);
     state.n_allocations++;
     *memory = (unsigned long long)(uintptr_t)allocated;
     return SUCCESS;
@@ -207,6 +208,7 @@ ENTRY(cuMemAlloc_v2, (unsigned long long *memory, size_t n_bytes))
 ENTRY(cuMemFree_v2, (unsigned long long memory))
 {
     state.n_allocations--;
+    emulator_freed((void *)(uintptr_t)memory);
     release((void *)(uintptr_t)memory);
     return SUCCESS;
 }
@@ -216,6 +218,7 @@ ENTRY(cuMemsetD8Async, (unsigned long long memory, unsigned char value, size_t n
     (void)stream;
     COUNT();
     memset((void *)(uintptr_t)memory, value, n_bytes);
+    emulator_written((void *)(uintptr_t)memory, n_bytes);
     return SUCCESS;
 }
 
@@ -224,6 +227,7 @@ ENTRY(cuMemcpyHtoDAsync_v2, (unsigned long long to, const void *from, size_t n_b
     (void)stream;
     COUNT();
     memcpy((void *)(uintptr_t)to, from, n_bytes);
+    emulator_written((void *)(uintptr_t)to, n_bytes);
     return SUCCESS;
 }
 

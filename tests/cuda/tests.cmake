@@ -12,13 +12,19 @@ target_link_libraries(fake_nvrtc PRIVATE dsrows_flags)
 target_compile_definitions(cuda_test_device_kernels PRIVATE
     FAKE_CUDA_LIBRARY="$<TARGET_FILE:fake_cuda>" FAKE_NVRTC_LIBRARY="$<TARGET_FILE:fake_nvrtc>")
 add_dependencies(cuda_test_device_kernels fake_cuda fake_nvrtc)
-# The kernels themselves on the emulator, threads in order and shuffled.
+# The kernels themselves on the emulator: threads in order, shuffled, and with every access to memory checked.
 if(TARGET emulated_cuda)
-    foreach(seed 0 1)
-        set(test_name cuda.emulated_seed_${seed})
-        dsr_add_test_case(${test_name} quick cuda dsrows_gpu_check short sparse-attention flash-attention indexer
-            compressor gather copy rope fake-quant rms-norm projection)
-        set_tests_properties(${test_name} PROPERTIES
-            ENVIRONMENT "DSR_CUDA_DRIVER=$<TARGET_FILE:emulated_cuda>;DSR_EMULATOR_SEED=${seed}")
-    endforeach()
+    set(ops sparse-attention indexer compressor gather copy rope fake-quant rms-norm projection)
+    dsr_add_test_case(cuda.emulated_in_order quick cuda dsrows_gpu_check short ${ops} flash-attention)
+    dsr_add_test_case(cuda.emulated_shuffled quick cuda dsrows_gpu_check short ${ops} flash-attention)
+    dsr_add_test_case(cuda.emulated_checked quick cuda dsrows_gpu_check short ${ops})
+    dsr_add_test_case(cuda.emulated_checked_full full cuda dsrows_gpu_check short ${ops} flash-attention)
+    set(driver "DSR_CUDA_DRIVER=$<TARGET_FILE:emulated_cuda>")
+    set(checked "DSR_CUDA_DRIVER=$<TARGET_FILE:emulated_cuda_checked>")
+    set_tests_properties(cuda.emulated_in_order PROPERTIES ENVIRONMENT "${driver}")
+    set_tests_properties(cuda.emulated_shuffled PROPERTIES ENVIRONMENT "${driver};DSR_EMULATOR_SEED=1")
+    set_tests_properties(cuda.emulated_checked PROPERTIES ENVIRONMENT "${checked}")
+    set_tests_properties(cuda.emulated_checked_full PROPERTIES ENVIRONMENT "${checked};DSR_EMULATOR_SEED=2")
+    target_compile_definitions(cuda_test_emulator PRIVATE EMULATED_FAULTS_LIBRARY="$<TARGET_FILE:emulated_faults>")
+    add_dependencies(cuda_test_emulator emulated_faults)
 endif()

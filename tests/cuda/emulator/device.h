@@ -15,6 +15,7 @@
 #define __constant__ static
 #define __grid_constant__
 #define __forceinline__ inline
+#define __noinline__    __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __shared__    thread_local /* in the module's TLS block, which the emulator swaps from block to block */
@@ -264,48 +265,50 @@ static inline void __nanosleep(unsigned)
     emulator_yield();
 }
 
-template <typename T> static inline T atomic_replace(T *p, T x)
+template <typename T, typename Change> static inline T change_atomically(T *p, Change change)
 {
+    emulator_atomic(p, sizeof *p);
     const T old = *p;
-    *p = x;
+    *p = change(old);
+    emulator_atomic_done();
     return old;
 }
 template <typename T> static inline T atomicAdd(T *p, typename std::common_type<T>::type x)
 {
-    return atomic_replace(p, (T)(*p + x));
+    return change_atomically(p, [x](T old) -> T { return (T)(old + x); });
 }
 template <typename T> static inline T atomicSub(T *p, typename std::common_type<T>::type x)
 {
-    return atomic_replace(p, (T)(*p - x));
+    return change_atomically(p, [x](T old) -> T { return (T)(old - x); });
 }
 template <typename T> static inline T atomicMax(T *p, typename std::common_type<T>::type x)
 {
-    return atomic_replace(p, *p < x ? x : *p);
+    return change_atomically(p, [x](T old) -> T { return old < x ? x : old; });
 }
 template <typename T> static inline T atomicMin(T *p, typename std::common_type<T>::type x)
 {
-    return atomic_replace(p, x < *p ? x : *p);
+    return change_atomically(p, [x](T old) -> T { return x < old ? x : old; });
 }
 template <typename T> static inline T atomicOr(T *p, typename std::common_type<T>::type x)
 {
-    return atomic_replace(p, (T)(*p | x));
+    return change_atomically(p, [x](T old) -> T { return (T)(old | x); });
 }
 template <typename T> static inline T atomicAnd(T *p, typename std::common_type<T>::type x)
 {
-    return atomic_replace(p, (T)(*p & x));
+    return change_atomically(p, [x](T old) -> T { return (T)(old & x); });
 }
 template <typename T> static inline T atomicXor(T *p, typename std::common_type<T>::type x)
 {
-    return atomic_replace(p, (T)(*p ^ x));
+    return change_atomically(p, [x](T old) -> T { return (T)(old ^ x); });
 }
 template <typename T> static inline T atomicExch(T *p, typename std::common_type<T>::type x)
 {
-    return atomic_replace(p, x);
+    return change_atomically(p, [x](T) -> T { return x; });
 }
 template <typename T>
 static inline T atomicCAS(T *p, typename std::common_type<T>::type expected, typename std::common_type<T>::type x)
 {
-    return atomic_replace(p, *p == expected ? x : *p);
+    return change_atomically(p, [x, expected](T old) -> T { return old == expected ? x : old; });
 }
 
 /* ---- barriers and warps ---- */
@@ -336,7 +339,7 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
     int nothing = 0;
     emulator_warp(
-        "__syncwarp", [](void *const *, uint32_t) {}, mask, &nothing);
+        "__syncwarp", [](void *const *, uint32_t) { emulator_order_warp(); }, mask, &nothing);
 }
 
 struct warp_value {

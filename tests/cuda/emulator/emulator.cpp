@@ -1,5 +1,7 @@
+#include "checks.h"
 #include "device.h"
 
+#include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -7,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <string>
@@ -22,7 +25,13 @@ namespace
 enum { STACK_BYTES = 128 * 1024, MAX_FIBERS = 16 * 1024, STACK_MARK = 0x5a, SHARED_POISON = 0xff, MAX_BARRIERS = 16 };
 enum { PEER_FLAG = 1 << 30, PEER_SHIFT = 24, OFFSET_MASK = (1 << PEER_SHIFT) - 1 };
 
-/* Under way; an arrival of the thread's own where `from` is null. */
+#ifdef EMULATOR_CHECKS
+constexpr bool is_checked = true;
+#else
+constexpr bool is_checked = false;
+#endif
+
+/* Under way; an arrival of the thread's own where `from` is null. Bulk copies have their thread in n_zeros. */
 struct async_copy {
     void *to;
     const void *from;
@@ -55,6 +64,7 @@ struct fiber {
     uint32_t cluster_phase;        /* arrivals of this thread */
     std::deque<async_copy> copies; /* of this thread, oldest first */
     uint64_t n_issued, n_finished; /* copies */
+    std::deque<async_copy> unseen; /* checked: copies that no wait has covered; their numbers are in n_zeros' place */
     std::deque<uint64_t> groups;   /* n_issued when each was committed */
     uint64_t last_arrival;         /* n_issued when the last arrival was asked for */
     uint32_t waits_for_mbarrier, parity;
@@ -87,9 +97,13 @@ struct launch_state {
     void *scheduler; /* stack pointer of the host thread's own stack */
     uint32_t cluster_phase, n_cluster_arrived, n_cluster_live;
     std::vector<fiber *> cluster_waiting;
-    uint64_t progress; /* everything but yields */
+    checked_clock cluster_clock;
+    std::map<uint64_t, checked_clock> mbarrier_clocks; /* by block and offset */
+    const void *atomic;                                /* under change */
+    uint64_t progress;                                 /* everything but yields */
     bool has_failed;
-    uint8_t *tls; /* the module's thread-local block: shared memory, static and dynamic */
+    uintptr_t own_begin, own_end; /* this library */
+    uint8_t *tls;                 /* the module's thread-local block: shared memory, static and dynamic */
     size_t tls_bytes, dynamic_offset;
 };
 
@@ -127,6 +141,8 @@ asm(".text\n"
 
 void to_scheduler()
 {
+    if (is_checked)
+        checks_settle();
     emulator_switch(&launch.current->stack_pointer, launch.scheduler);
 }
 
@@ -171,6 +187,62 @@ bool has_ready(const block_state &block)
     return block.head < block.ready.size();
 }
 
+/* ---- checks ---- */
+
+uint32_t checked_number(const fiber *f)
+{
+    return f->block->rank * ((f->block->n_threads + 31) / 32 * 32) + f->number;
+}
+
+uint32_t checked_warp(const fiber *f)
+{
+    return checked_number(f) / 32;
+}
+
+uint32_t rank_of(uint32_t address)
+{
+    return address & PEER_FLAG ? (address & ~(uint32_t)PEER_FLAG) >> PEER_SHIFT : launch.current->block->rank;
+}
+
+void join_clocks(const std::vector<fiber *> &threads)
+{
+    checked_clock all;
+    uint32_t last = UINT32_MAX;
+    for (const fiber *f : threads)
+        if (checked_warp(f) != last)
+            checks_release(last = checked_warp(f), all);
+    last = UINT32_MAX;
+    for (const fiber *f : threads)
+        if (checked_warp(f) != last)
+            checks_acquire(last = checked_warp(f), all);
+}
+
+void check_global(const void *p, uint32_t n, checked_access access, const void *code)
+{
+    if (checks_global(p, n, access, code))
+        return;
+    launch.has_failed = true;
+    to_scheduler();
+}
+
+void check_access(const void *p, uint32_t n, checked_access access, const void *code)
+{
+    if (launch.current == nullptr || p == launch.atomic)
+        return;
+    const uint8_t *at = static_cast<const uint8_t *>(p);
+    if (at - stacks >= 0 && at - stacks < (ptrdiff_t)(MAX_FIBERS + 1) * STACK_BYTES)
+        return;
+    const size_t offset = (size_t)(at - launch.tls);
+    if (offset >= launch.tls_bytes) {
+        check_global(p, n, access, code);
+        return;
+    }
+    const size_t dynamic = offset - launch.dynamic_offset;
+    if (dynamic < EMULATOR_SHARED_BYTES && dynamic + n > launch.shared_bytes)
+        emulator_fail("shared memory: %u bytes at %zu of %u are past the end", n, dynamic, launch.shared_bytes);
+    checks_shared(checked_number(launch.current), launch.current->block->rank, offset, n, access, p, code);
+}
+
 /* ---- messages ---- */
 
 void print_place(const fiber *f)
@@ -209,15 +281,22 @@ int find_tls(struct dl_phdr_info *info, size_t, void *)
     const uintptr_t own = (uintptr_t)&launch;
     bool is_own = false;
     size_t bytes = 0;
+    uintptr_t module_begin = UINTPTR_MAX, module_end = 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) &header = info->dlpi_phdr[i];
         const uintptr_t begin = info->dlpi_addr + header.p_vaddr;
+        if (header.p_type == PT_LOAD) {
+            module_begin = std::min(module_begin, begin);
+            module_end = std::max(module_end, begin + header.p_memsz);
+        }
         is_own = is_own || (header.p_type == PT_LOAD && own >= begin && own - begin < header.p_memsz);
         bytes = header.p_type == PT_TLS ? header.p_memsz : bytes;
     }
     if (is_own) {
         launch.tls = static_cast<uint8_t *>(info->dlpi_tls_data);
         launch.tls_bytes = bytes;
+        launch.own_begin = module_begin;
+        launch.own_end = module_end;
     }
     return is_own;
 }
@@ -258,15 +337,19 @@ bool is_untouched_past_the_end()
 
 /* ---- threads ---- */
 
-void release_barrier(block_state &block, barrier_state &barrier)
+void release_barrier(barrier_state &barrier)
 {
+    if (is_checked) {
+        barrier.waiting.push_back(launch.current);
+        join_clocks(barrier.waiting);
+        barrier.waiting.pop_back();
+    }
     for (fiber *f : barrier.waiting) {
         f->barrier_result = barrier.sum;
         make_ready(f);
     }
     barrier.waiting.clear();
     barrier.n_arrived = barrier.sum = barrier.n_expected = 0;
-    (void)block;
 }
 
 void release_cluster_if_complete()
@@ -280,9 +363,35 @@ void release_cluster_if_complete()
     launch.cluster_waiting.clear();
 }
 
+void check_range(uint32_t offset, uint32_t n_bytes)
+{
+    const size_t begin = launch.dynamic_offset, end = begin + EMULATOR_SHARED_BYTES;
+    const bool is_dynamic = offset >= begin && offset < end;
+    if (offset + n_bytes > launch.tls_bytes || (is_dynamic && offset + n_bytes > begin + launch.shared_bytes))
+        emulator_fail("shared memory: %u bytes at %lld of %u are past the end", n_bytes,
+                      (long long)offset - (long long)begin, launch.shared_bytes);
+}
+
+void *peer_memory(uint32_t address, uint32_t n_bytes)
+{
+    const uint32_t offset = address & OFFSET_MASK, rank = (address & ~(uint32_t)PEER_FLAG) >> PEER_SHIFT;
+    check_range(offset, n_bytes);
+    if (!(address & PEER_FLAG))
+        return launch.tls + offset;
+    block_state &block = launch.blocks[rank];
+    if (block.n_live == 0)
+        emulator_fail("shared memory of block %u of the cluster, which has ended", rank);
+    if (&block == launch.block)
+        return launch.tls + offset;
+    if (block.image.empty()) { /* it has not started */
+        block.image.resize(launch.tls_bytes, SHARED_POISON);
+    }
+    return block.image.data() + offset;
+}
+
 mbarrier &mbarrier_at(uint32_t address)
 {
-    mbarrier &barrier = *static_cast<mbarrier *>(emulator_peer(address, 8));
+    mbarrier &barrier = *static_cast<mbarrier *>(peer_memory(address, 8));
     if (address % 8 != 0 || barrier.is_made != MBARRIER_MARK)
         emulator_fail("there is no mbarrier at %#x", address);
     return barrier;
@@ -310,8 +419,16 @@ void end_phase_if_complete(uint32_t address)
         }
 }
 
-void arrive(uint32_t address, uint32_t n_expected_bytes)
+checked_clock &mbarrier_clock(uint32_t address)
 {
+    return launch.mbarrier_clocks[(uint64_t)block_of(address).rank << 32 | (address & OFFSET_MASK)];
+}
+
+/* By a thread, or by a copy of a thread's. */
+void arrive(const fiber *f, uint32_t address, uint32_t n_expected_bytes)
+{
+    if (is_checked)
+        checks_release(checked_warp(f), mbarrier_clock(address));
     mbarrier &barrier = mbarrier_at(address);
     if (barrier.n_missing == 0)
         emulator_fail("more arrivals at an mbarrier than its %u", (unsigned)barrier.n_expected);
@@ -325,8 +442,25 @@ void run_bulk_copy(block_state &block, size_t i)
     const async_copy c = block.bulk_copies[i];
     block.bulk_copies.erase(block.bulk_copies.begin() + (ptrdiff_t)i);
     memcpy(c.to, c.from, c.n_bytes);
+    if (is_checked) {
+        const fiber *issuer = &block.fibers[c.n_zeros];
+        checks_copied(checked_number(issuer), block.rank, (size_t)(static_cast<uint8_t *>(c.to) - launch.tls),
+                      c.n_bytes);
+        checks_release(checked_warp(issuer), mbarrier_clock(c.barrier));
+    }
     mbarrier_at(c.barrier).n_bytes_missing -= c.n_bytes;
     end_phase_if_complete(c.barrier);
+}
+
+/* Checked: a thread's copies before the one of this number are there for it to read. */
+void see_copies(fiber *f, uint64_t end)
+{
+    while (!f->unseen.empty() && f->unseen.front().n_zeros < end) {
+        const async_copy &c = f->unseen.front();
+        const size_t offset = (size_t)(static_cast<uint8_t *>(c.to) - launch.tls);
+        checks_copied(checked_number(f), f->block->rank, offset, c.n_bytes);
+        f->unseen.pop_front();
+    }
 }
 
 /* Finishes a thread's copies until n_finished is `end`. */
@@ -337,7 +471,9 @@ void run_copies(fiber *f, uint64_t end)
         f->copies.pop_front();
         f->n_finished++;
         if (c.from == nullptr) {
-            arrive(c.barrier, 0);
+            if (is_checked)
+                see_copies(f, f->n_finished);
+            arrive(f, c.barrier, 0);
             continue;
         }
         memcpy(c.to, c.from, c.n_bytes);
@@ -359,6 +495,8 @@ void thread_main()
     fiber *f = launch.current;
     launch.kernel->call(launch.arguments);
     run_copies(f, f->n_issued);
+    if (is_checked)
+        see_copies(f, f->n_issued);
     for (size_t i = 0; i < 64; i++)
         if (f->stack[i] != STACK_MARK)
             emulator_fail("more than %d bytes of stack", (int)STACK_BYTES);
@@ -384,6 +522,7 @@ void open_fiber(fiber &f, block_state *block, uint32_t number)
     f.mask = 0;
     f.cluster_phase = 0;
     f.copies.clear();
+    f.unseen.clear();
     f.groups.clear();
     f.n_issued = f.n_finished = f.last_arrival = 0;
     memset(f.stack, STACK_MARK, 64);
@@ -457,6 +596,10 @@ void open_cluster(const uint32_t first[3])
     launch.cluster_phase = launch.n_cluster_arrived = 0;
     launch.n_cluster_live = n_blocks * n_threads;
     launch.cluster_waiting.clear();
+    launch.cluster_clock.clear();
+    launch.mbarrier_clocks.clear();
+    if (is_checked)
+        checks_open_cluster(n_blocks, n_threads, launch.tls_bytes);
     for (uint32_t rank = 0; rank < n_blocks; rank++) {
         block_state &block = launch.blocks[rank];
         block.index.x = first[0] + rank % shape[0];
@@ -494,7 +637,7 @@ void read_seed()
 bool make_stacks(size_t n)
 {
     if (stacks == nullptr) {
-        void *memory = mmap(nullptr, (size_t)MAX_FIBERS * STACK_BYTES, PROT_READ | PROT_WRITE,
+        void *memory = mmap(nullptr, (size_t)(MAX_FIBERS + 1) * STACK_BYTES, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED)
             return false;
@@ -556,11 +699,25 @@ int run_grid(const uint32_t grid[3])
     return 0;
 }
 
+/* Copies the arguments to memory that counts as the threads' own. */
+void **place_arguments(const emulated_kernel *kernel, void *const *arguments)
+{
+    uint8_t *to = stacks + (size_t)MAX_FIBERS * STACK_BYTES;
+    void **pointers = reinterpret_cast<void **>(to);
+    to += 4096;
+    for (uint32_t i = 0; i < kernel->n_arguments; i++) {
+        pointers[i] = to;
+        memcpy(to, arguments[i], kernel->argument_bytes[i]);
+        to += (kernel->argument_bytes[i] + 63) / 64 * 64;
+    }
+    return pointers;
+}
+
 int run_launch(const emulated_kernel *kernel, const emulated_launch *wanted)
 {
     shared_memory[0].x = 0; /* makes the TLS block */
     launch.kernel = kernel;
-    launch.arguments = wanted->arguments;
+    launch.arguments = place_arguments(kernel, wanted->arguments);
     launch.shared_bytes = wanted->shared_bytes;
     launch.has_failed = false;
     dl_iterate_phdr(find_tls, nullptr);
@@ -568,7 +725,9 @@ int run_launch(const emulated_kernel *kernel, const emulated_launch *wanted)
     memset(shared_memory, SHARED_POISON, sizeof shared_memory);
     blockDim = {wanted->block[0], wanted->block[1], wanted->block[2]};
     gridDim = {wanted->grid[0], wanted->grid[1], wanted->grid[2]};
-    const int result = run_grid(wanted->grid);
+    int result = run_grid(wanted->grid);
+    if (is_checked && checks_take_faults() != 0)
+        result = 719;
     if (result != 0 || is_untouched_past_the_end())
         return result;
     fprintf(stderr, "%s: writes past the %u bytes of dynamic shared memory\n", kernel->name, wanted->shared_bytes);
@@ -585,6 +744,42 @@ uint32_t emulator_draw(uint32_t n)
         return 0;
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)((random_state >> 33) % n);
+}
+
+void emulator_allocated(const void *memory, size_t n_bytes)
+{
+    pthread_mutex_lock(&mutex);
+    if (is_checked)
+        checks_allocated(memory, n_bytes);
+    pthread_mutex_unlock(&mutex);
+}
+
+void emulator_freed(const void *memory)
+{
+    pthread_mutex_lock(&mutex);
+    if (is_checked)
+        checks_freed(memory);
+    pthread_mutex_unlock(&mutex);
+}
+
+void emulator_written(const void *memory, size_t n_bytes)
+{
+    pthread_mutex_lock(&mutex);
+    if (is_checked)
+        checks_written(memory, n_bytes);
+    pthread_mutex_unlock(&mutex);
+}
+
+void emulator_atomic(const void *p, uint32_t n_bytes)
+{
+    if (is_checked)
+        check_access(p, n_bytes, CHECKED_ATOMIC, __builtin_return_address(0));
+    launch.atomic = p;
+}
+
+void emulator_atomic_done(void)
+{
+    launch.atomic = nullptr;
 }
 
 int emulator_works_here(void)
@@ -692,15 +887,17 @@ uint32_t emulator_barrier(uint32_t id, uint32_t n_threads, uint32_t value)
         wait_for(names[id]);
         return launch.current->barrier_result;
     }
-    release_barrier(block, barrier);
+    release_barrier(barrier);
     return sum;
 }
 
-void emulator_cluster_arrive(void)
+void emulator_cluster_arrive(int is_relaxed)
 {
     fiber *own = launch.current;
     if (own->cluster_phase != launch.cluster_phase)
         emulator_fail("a second arrival at the cluster's barrier without a wait");
+    if (is_checked && !is_relaxed)
+        checks_release(checked_warp(own), launch.cluster_clock);
     own->cluster_phase++;
     launch.n_cluster_arrived++;
     release_cluster_if_complete();
@@ -708,10 +905,19 @@ void emulator_cluster_arrive(void)
 
 void emulator_cluster_wait(void)
 {
-    if (launch.current->cluster_phase <= launch.cluster_phase)
-        return;
-    launch.cluster_waiting.push_back(launch.current);
-    wait_for("the cluster's barrier");
+    fiber *own = launch.current;
+    if (own->cluster_phase > launch.cluster_phase) {
+        launch.cluster_waiting.push_back(own);
+        wait_for("the cluster's barrier");
+    }
+    if (is_checked)
+        checks_acquire(checked_warp(own), launch.cluster_clock);
+}
+
+void emulator_order_warp(void)
+{
+    if (is_checked)
+        checks_warp(checked_warp(launch.current));
 }
 
 uint32_t emulator_cluster_rank(void)
@@ -727,20 +933,13 @@ uint32_t emulator_shared_address(const void *p)
     return (uint32_t)offset;
 }
 
-static void check_range(uint32_t offset, uint32_t n_bytes)
-{
-    const size_t begin = launch.dynamic_offset, end = begin + EMULATOR_SHARED_BYTES;
-    const bool is_dynamic = offset >= begin && offset < end;
-    if (offset + n_bytes > launch.tls_bytes || (is_dynamic && offset + n_bytes > begin + launch.shared_bytes))
-        emulator_fail("shared memory: %u bytes at %lld of %u are past the end", n_bytes,
-                      (long long)offset - (long long)begin, launch.shared_bytes);
-}
-
 void *emulator_shared(uint32_t address, uint32_t n_bytes)
 {
     if (address & PEER_FLAG)
         emulator_fail("an address of the cluster's shared memory where one of the block's own is needed");
     check_range(address, n_bytes);
+    if (is_checked)
+        check_access(launch.tls + address, n_bytes, CHECKED_READ, __builtin_return_address(0));
     return launch.tls + address;
 }
 
@@ -751,26 +950,30 @@ uint32_t emulator_peer_address(uint32_t address, uint32_t rank)
     return (uint32_t)PEER_FLAG | rank << PEER_SHIFT | (address & OFFSET_MASK);
 }
 
-void *emulator_peer(uint32_t address, uint32_t n_bytes)
+static void check_peer(uint32_t address, uint32_t n_bytes, checked_access access, const void *code)
 {
-    const uint32_t offset = address & OFFSET_MASK, rank = (address & ~(uint32_t)PEER_FLAG) >> PEER_SHIFT;
-    check_range(offset, n_bytes);
-    if (!(address & PEER_FLAG))
-        return launch.tls + offset;
-    block_state &block = launch.blocks[rank];
-    if (block.n_live == 0)
-        emulator_fail("shared memory of block %u of the cluster, which has ended", rank);
-    if (&block == launch.block)
-        return launch.tls + offset;
-    if (block.image.empty()) { /* it has not started */
-        block.image.resize(launch.tls_bytes, SHARED_POISON);
-    }
-    return block.image.data() + offset;
+    if (is_checked)
+        checks_shared(checked_number(launch.current), rank_of(address), address & OFFSET_MASK, n_bytes, access, nullptr,
+                      code);
 }
 
-static void issue(const async_copy &copy)
+void emulator_read_peer(uint32_t address, void *to, uint32_t n_bytes)
+{
+    check_peer(address, n_bytes, CHECKED_READ, __builtin_return_address(0));
+    memcpy(to, peer_memory(address, n_bytes), n_bytes);
+}
+
+static void issue(const async_copy &copy, const void *code)
 {
     fiber *own = launch.current;
+    if (is_checked && copy.from != nullptr) {
+        const uint32_t n = copy.n_bytes + copy.n_zeros;
+        const size_t offset = (size_t)(static_cast<uint8_t *>(copy.to) - launch.tls);
+        if (copy.n_bytes != 0)
+            check_global(copy.from, copy.n_bytes, CHECKED_READ, code);
+        checks_copying(checked_number(own), own->block->rank, offset, n, code);
+        own->unseen.push_back({copy.to, nullptr, n, (uint32_t)own->n_issued, 0});
+    }
     own->copies.push_back(copy);
     own->n_issued++;
     if (is_seeded && emulator_draw(4) == 0) /* done at once, with all before it */
@@ -779,13 +982,14 @@ static void issue(const async_copy &copy)
 
 void emulator_copy_async(void *to, const void *from, uint32_t n_bytes, uint32_t n_zeros)
 {
-    issue({to, from, n_bytes, n_zeros, 0});
+    check_range(emulator_shared_address(to), n_bytes + n_zeros);
+    issue({to, from, n_bytes, n_zeros, 0}, __builtin_return_address(0));
 }
 
 void emulator_copy_arrive(uint32_t barrier)
 {
     launch.current->last_arrival = launch.current->n_issued + 1;
-    issue({nullptr, nullptr, 0, 0, barrier});
+    issue({nullptr, nullptr, 0, 0, barrier}, nullptr);
 }
 
 void emulator_copy_commit(void)
@@ -798,6 +1002,8 @@ void emulator_copy_wait(uint32_t n_groups)
     fiber *own = launch.current;
     while (own->groups.size() > n_groups) {
         run_copies(own, own->groups.front());
+        if (is_checked)
+            see_copies(own, own->groups.front());
         own->groups.pop_front();
     }
 }
@@ -809,17 +1015,20 @@ void emulator_mbarrier_init(uint32_t address, uint32_t n)
         emulator_fail("mbarrier.init at %#x for %u arrivals", address, n);
     barrier.n_expected = barrier.n_missing = n;
     barrier.is_made = MBARRIER_MARK;
-    memcpy(emulator_shared(address, 8), &barrier, 8);
+    memcpy(peer_memory(address, 8), &barrier, 8);
 }
 
 void emulator_mbarrier_arrive(uint32_t barrier, uint32_t n_expected_bytes)
 {
-    arrive(barrier, n_expected_bytes);
+    arrive(launch.current, barrier, n_expected_bytes);
 }
 
 void emulator_send(uint32_t to, const void *from, uint32_t n_bytes, uint32_t barrier)
 {
-    memcpy(emulator_peer(to, n_bytes), from, n_bytes);
+    check_peer(to, n_bytes, CHECKED_WRITE, __builtin_return_address(0));
+    memcpy(peer_memory(to, n_bytes), from, n_bytes);
+    if (is_checked)
+        checks_release(checked_warp(launch.current), mbarrier_clock(barrier));
     mbarrier_at(barrier).n_bytes_missing -= n_bytes;
     end_phase_if_complete(barrier);
 }
@@ -827,22 +1036,29 @@ void emulator_send(uint32_t to, const void *from, uint32_t n_bytes, uint32_t bar
 void emulator_mbarrier_wait(uint32_t address, uint32_t parity)
 {
     fiber *own = launch.current;
-    (void)emulator_shared(address, 8);
-    if (mbarrier_at(address).phase != (parity & 1u))
-        return;
-    own->waits_for_mbarrier = address;
-    own->parity = parity & 1u;
-    own->block->mbarrier_waiting.push_back(own);
-    wait_for("an mbarrier");
+    if (mbarrier_at(address).phase == (parity & 1u)) {
+        own->waits_for_mbarrier = address;
+        own->parity = parity & 1u;
+        own->block->mbarrier_waiting.push_back(own);
+        wait_for("an mbarrier");
+    }
+    if (is_checked)
+        checks_acquire(checked_warp(own), mbarrier_clock(address));
 }
 
 void emulator_copy_bulk(void *to, const void *from, uint32_t n_bytes, uint32_t barrier)
 {
     if (n_bytes == 0 || n_bytes % 16 != 0 || ((uintptr_t)to | (uintptr_t)from) % 16 != 0)
         emulator_fail("cp.async.bulk of %u bytes from %p to %p", n_bytes, from, to);
-    (void)emulator_shared(emulator_shared_address(to), n_bytes);
+    fiber *own = launch.current;
+    const uint32_t offset = emulator_shared_address(to);
+    check_range(offset, n_bytes);
     (void)mbarrier_at(barrier);
-    launch.current->block->bulk_copies.push_back({to, from, n_bytes, 0, barrier});
+    if (is_checked) {
+        check_global(from, n_bytes, CHECKED_READ, __builtin_return_address(0));
+        checks_copying(checked_number(own), own->block->rank, offset, n_bytes, __builtin_return_address(0));
+    }
+    own->block->bulk_copies.push_back({to, from, n_bytes, own->number, barrier});
 }
 
 void emulator_yield(void)
@@ -853,3 +1069,77 @@ void emulator_yield(void)
     to_scheduler();
 }
 }
+
+void emulator_print_place()
+{
+    print_place(launch.current);
+}
+
+bool emulator_is_own(const void *p)
+{
+    return (uintptr_t)p >= launch.own_begin && (uintptr_t)p < launch.own_end;
+}
+
+void emulator_print_code(const void *code)
+{
+    Dl_info info = {};
+    if (dladdr(code, &info) == 0 || info.dli_fname == nullptr)
+        fprintf(stderr, "%p\n", code);
+    else
+        fprintf(stderr, "addr2line -fpiCe %s %#zx\n", info.dli_fname,
+                (size_t)(static_cast<const char *>(code) - static_cast<const char *>(info.dli_fbase)) - 1);
+}
+
+/* What the compiler calls before every access with -fsanitize=thread. */
+#ifdef EMULATOR_CHECKS
+#define ACCESS(name, n, access)                                                                                        \
+    extern "C" void name(void *p);                                                                                     \
+    extern "C" void name(void *p)                                                                                      \
+    {                                                                                                                  \
+        check_access(p, n, access, __builtin_return_address(0));                                                       \
+    }
+ACCESS(__tsan_read1, 1, CHECKED_READ)
+ACCESS(__tsan_read2, 2, CHECKED_READ)
+ACCESS(__tsan_read4, 4, CHECKED_READ)
+ACCESS(__tsan_read8, 8, CHECKED_READ)
+ACCESS(__tsan_read16, 16, CHECKED_READ)
+ACCESS(__tsan_unaligned_read2, 2, CHECKED_READ)
+ACCESS(__tsan_unaligned_read4, 4, CHECKED_READ)
+ACCESS(__tsan_unaligned_read8, 8, CHECKED_READ)
+ACCESS(__tsan_unaligned_read16, 16, CHECKED_READ)
+ACCESS(__tsan_write1, 1, CHECKED_WRITE)
+ACCESS(__tsan_write2, 2, CHECKED_WRITE)
+ACCESS(__tsan_write4, 4, CHECKED_WRITE)
+ACCESS(__tsan_write8, 8, CHECKED_WRITE)
+ACCESS(__tsan_write16, 16, CHECKED_WRITE)
+ACCESS(__tsan_unaligned_write2, 2, CHECKED_WRITE)
+ACCESS(__tsan_unaligned_write4, 4, CHECKED_WRITE)
+ACCESS(__tsan_unaligned_write8, 8, CHECKED_WRITE)
+ACCESS(__tsan_unaligned_write16, 16, CHECKED_WRITE)
+
+extern "C" {
+void __tsan_init(void);
+void __tsan_func_entry(void *);
+void __tsan_func_exit(void);
+void __tsan_read_range(void *p, unsigned long n);
+void __tsan_write_range(void *p, unsigned long n);
+
+void __tsan_init(void)
+{
+}
+void __tsan_func_entry(void *)
+{
+}
+void __tsan_func_exit(void)
+{
+}
+void __tsan_read_range(void *p, unsigned long n)
+{
+    check_access(p, (uint32_t)n, CHECKED_READ, __builtin_return_address(0));
+}
+void __tsan_write_range(void *p, unsigned long n)
+{
+    check_access(p, (uint32_t)n, CHECKED_WRITE, __builtin_return_address(0));
+}
+}
+#endif

@@ -52,6 +52,11 @@ void emulator_graph_update(emulated_graph *graph, const void *node, const emulat
 /* Runs the nodes in an order that their dependencies allow; stops at the first that fails. */
 int emulator_graph_run(emulated_graph *graph);
 
+/* Device memory that came, went, and was written by the driver. */
+void emulator_allocated(const void *memory, size_t n_bytes);
+void emulator_freed(const void *memory);
+void emulator_written(const void *memory, size_t n_bytes);
+
 /* Whether this processor runs the code. */
 int emulator_works_here(void);
 
@@ -67,17 +72,21 @@ typedef void emulator_warp_operation(void *const arguments[32], uint32_t mask);
 void emulator_warp(const char *name, emulator_warp_operation *operation, uint32_t mask, void *argument);
 /* Waits for n_threads threads at a barrier, 0 for the whole block, and gives the sum of their values. */
 uint32_t emulator_barrier(uint32_t id, uint32_t n_threads, uint32_t value);
-void emulator_cluster_arrive(void);
+/* A relaxed arrival says nothing of memory. */
+void emulator_cluster_arrive(int is_relaxed);
 void emulator_cluster_wait(void);
 uint32_t emulator_cluster_rank(void);
 
+/* Within a warp-wide operation: what its lanes did before is seen by all of them after. */
+void emulator_order_warp(void);
+
 /* Shared memory by the 32-bit addresses of PTX: bits 24 and up are a block of the cluster and a flag. */
 uint32_t emulator_shared_address(const void *p);
-/* n_bytes of this block's shared memory. */
+/* n_bytes of this block's shared memory, to read. */
 void *emulator_shared(uint32_t address, uint32_t n_bytes);
 uint32_t emulator_peer_address(uint32_t address, uint32_t rank);
-/* n_bytes of a block of the cluster; good until the next wait. */
-void *emulator_peer(uint32_t address, uint32_t n_bytes);
+/* Reads n_bytes of a block of the cluster. */
+void emulator_read_peer(uint32_t address, void *to, uint32_t n_bytes);
 
 /* Copies of a thread that finish at a wait, or at an arrival that they make; n_zeros bytes of zeros follow the n_bytes.
  */
@@ -94,6 +103,10 @@ void emulator_mbarrier_wait(uint32_t barrier, uint32_t parity);
 void emulator_send(uint32_t to, const void *from, uint32_t n_bytes, uint32_t barrier);
 /* The copy engine's; arrives at the barrier of the same block with its bytes. */
 void emulator_copy_bulk(void *to, const void *from, uint32_t n_bytes, uint32_t barrier);
+
+/* Around a change of memory that other threads may make at the same time. */
+void emulator_atomic(const void *p, uint32_t n_bytes);
+void emulator_atomic_done(void);
 
 /* Lets other threads run: for loops that wait for a change of memory. */
 void emulator_yield(void);

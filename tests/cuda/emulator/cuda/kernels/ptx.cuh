@@ -18,7 +18,7 @@ static inline void named_barrier(uint32_t id, uint32_t n_threads)
 
 static inline void cluster_arrive()
 {
-    emulator_cluster_arrive();
+    emulator_cluster_arrive(1);
 }
 
 static inline void cluster_wait()
@@ -28,7 +28,7 @@ static inline void cluster_wait()
 
 static inline void cluster_barrier()
 {
-    emulator_cluster_arrive();
+    emulator_cluster_arrive(0);
     emulator_cluster_wait();
 }
 
@@ -42,7 +42,7 @@ static inline uint32_t peer_address(const void *p, uint32_t rank)
 template <typename T> static inline T peer_value(const void *p, uint32_t rank)
 {
     T x;
-    memcpy(&x, emulator_peer(peer_address(p, rank), sizeof x), sizeof x);
+    emulator_read_peer(peer_address(p, rank), &x, sizeof x);
     return x;
 }
 
@@ -110,7 +110,6 @@ static inline void copy_async_16(void *to, const void *from, uint32_t n_bytes)
         emulator_fail("cp.async of %u bytes", n_bytes);
     if (((uintptr_t)to | (uintptr_t)from) % 16 != 0)
         emulator_fail("cp.async from %p to %p: not aligned", from, to);
-    (void)emulator_shared(shared_address(to), 16);
     emulator_copy_async(to, from, n_bytes, 16 - n_bytes);
 }
 
@@ -118,7 +117,6 @@ static inline void copy_async_4(void *to, const void *from)
 {
     if (((uintptr_t)to | (uintptr_t)from) % 4 != 0)
         emulator_fail("cp.async from %p to %p: not aligned", from, to);
-    (void)emulator_shared(shared_address(to), 4);
     emulator_copy_async(to, from, 4, 0);
 }
 
@@ -239,6 +237,48 @@ static inline void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, ui
 {
     matrix_product own = {d, a, {b0, b1}};
     emulator_warp("mma.m16n8k16", multiply_matrices, 0xffffffffu, &own);
+}
+
+struct byte_product {
+    int *d;
+    const uint32_t *a;
+    uint32_t b[2];
+    int c[4];
+};
+
+static inline void multiply_byte_matrices(void *const arguments[32], uint32_t)
+{
+    int a[16][32], b[32][8], d[16][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const byte_product *p = static_cast<const byte_product *>(arguments[lane]);
+        const int g = lane / 4, t = lane % 4;
+        for (int i = 0; i < 4; i++) {
+            for (int byte = 0; byte < 4; byte++)
+                a[g + i % 2 * 8][4 * t + byte + i / 2 * 16] = (int)(p->a[i] >> 8 * byte & 255u);
+            d[g + i / 2 * 8][2 * t + i % 2] = p->c[i];
+        }
+        for (int i = 0; i < 2; i++)
+            for (int byte = 0; byte < 4; byte++)
+                b[4 * t + byte + 16 * i][g] = (int8_t)(p->b[i] >> 8 * byte & 255u);
+    }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 32; k++)
+            for (int column = 0; column < 8; column++)
+                d[row][column] = (int)((unsigned)d[row][column] + (unsigned)(a[row][k] * b[k][column]));
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            static_cast<const byte_product *>(arguments[lane])->d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+}
+
+static inline void multiply_add_bytes(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int4 c)
+{
+    byte_product own = {d, a, {b0, b1}, {c.x, c.y, c.z, c.w}};
+    emulator_warp("mma.m16n8k32", multiply_byte_matrices, 0xffffffffu, &own);
+}
+
+static inline uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selectors)
+{
+    return __byte_perm(low, high, selectors);
 }
 
 /* ---- arithmetic ---- */

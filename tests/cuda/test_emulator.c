@@ -1,0 +1,130 @@
+/* What the emulator of CUDA kernels reports, and what it does not, on small kernels (emulator/faults). */
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#ifndef EMULATED_FAULTS_LIBRARY
+#define EMULATED_FAULTS_LIBRARY ""
+#endif
+
+enum { N_WORDS = 128, N_WRITTEN = 64, LAUNCH_FAILED = 719 };
+
+static int (*cuMemAlloc)(unsigned long long *, size_t);
+static int (*cuMemFree)(unsigned long long);
+static int (*cuMemsetD8Async)(unsigned long long, unsigned char, size_t, void *);
+static int (*cuLaunchKernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
+                             void **, void **);
+
+static void find(void *library, const char *name, void *function)
+{
+    void *symbol = dlsym(library, name);
+    assert_non_null(symbol);
+    memcpy(function, &symbol, sizeof symbol);
+}
+
+static int open_library(void **state)
+{
+    (void)state;
+    void *library = dlopen(EMULATED_FAULTS_LIBRARY, RTLD_NOW);
+    if (library == NULL)
+        return 0; /* it was not built: the tests skip */
+    find(library, "cuMemAlloc_v2", &cuMemAlloc);
+    find(library, "cuMemFree_v2", &cuMemFree);
+    find(library, "cuMemsetD8Async", &cuMemsetD8Async);
+    find(library, "cuLaunchKernel", &cuLaunchKernel);
+    return 0;
+}
+
+/* Launches two blocks of a kernel and gives the driver's answer, with what was printed on stderr. */
+static int launch(const char *kernel, char *text, size_t text_bytes)
+{
+    unsigned long long data;
+    assert_int_equal(cuMemAlloc(&data, N_WORDS * 4), 0);
+    assert_int_equal(cuMemsetD8Async(data, 1, N_WRITTEN * 4, NULL), 0);
+    union {
+        const char *in;
+        void *out;
+    } name = {kernel};
+    void *arguments[] = {&data};
+    FILE *messages = tmpfile();
+    assert_non_null(messages);
+    const int old = dup(2);
+    dup2(fileno(messages), 2);
+    const int result = cuLaunchKernel(name.out, 2, 1, 1, 64, 1, 1, 256, NULL, arguments, NULL);
+    dup2(old, 2);
+    close(old);
+    rewind(messages);
+    text[fread(text, 1, text_bytes - 1, messages)] = '\0';
+    fclose(messages);
+    assert_int_equal(cuMemFree(data), 0);
+    return result;
+}
+
+static void test_right_kernels_pass(void **state)
+{
+    (void)state;
+    static const char *const kernels[] = {"right_barrier", "right_warp", "right_same_value", "right_atomic",
+                                          "right_copy",    "right_bulk", "right_cluster"};
+    if (cuLaunchKernel == NULL)
+        skip();
+    for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
+        char text[4096];
+        const int result = launch(kernels[i], text, sizeof text);
+        if (result != 0)
+            print_error("%s: %d\n%s", kernels[i], result, text);
+        assert_int_equal(result, 0);
+        assert_string_equal(text, "");
+    }
+}
+
+static void test_wrong_kernels_are_reported(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kernel, *message;
+    } cases[] = {
+        {"wrong_no_barrier", "race: reads 4 bytes"},
+        {"wrong_no_second_barrier", "race: writes 4 bytes"},
+        {"wrong_two_writers", "race: writes 4 bytes"},
+        {"wrong_no_warp_order", "race: reads 4 bytes"},
+        {"wrong_unwritten", "reads shared memory that nobody wrote"},
+        {"wrong_past_the_end", "past the end"},
+        {"wrong_half_a_barrier", "returned"},
+        {"wrong_two_barriers", "wait for ever"},
+        {"wrong_mask", "mask 0xffffffff"},
+        {"wrong_lanes_apart", "wait for ever"},
+        {"wrong_copy_not_awaited", "asynchronous copy is writing"},
+        {"wrong_no_arrival", "wait for ever"},
+        {"wrong_no_cluster_barrier", "race: reads 4 bytes"},
+        {"wrong_peer_has_ended", "which has ended"},
+        {"wrong_outside_of_data", "outside of device memory"},
+        {"wrong_unwritten_data", "reads device memory that nobody wrote"},
+    };
+    if (cuLaunchKernel == NULL)
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[16384];
+        const int result = launch(cases[i].kernel, text, sizeof text);
+        if (result != LAUNCH_FAILED || strstr(text, cases[i].message) == NULL)
+            print_error("%s: %d, wanted '%s'\n%s", cases[i].kernel, result, cases[i].message, text);
+        assert_int_equal(result, LAUNCH_FAILED);
+        assert_non_null(strstr(text, cases[i].message));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_right_kernels_pass),
+        cmocka_unit_test(test_wrong_kernels_are_reported),
+    };
+    return cmocka_run_group_tests(tests, open_library, NULL);
+}
