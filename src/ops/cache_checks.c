@@ -197,8 +197,6 @@ uint32_t dsri_cache_ranges(const dsri_cache *cache, uint32_t dim, uint64_t cache
                            dsr_range ranges[2])
 {
     const uint64_t base = (uintptr_t)cache->pages;
-    if (n == 0)
-        return 0;
     if (cache->page_table != NULL) {
         ranges[0] = (dsr_range){base, base + cache_bytes};
         return 1;
@@ -217,6 +215,8 @@ void dsri_write_entries(dsri_cache_writes *writes, uint32_t row, const dsri_cach
                         uint64_t cache_bytes, uint64_t first, uint64_t n)
 {
     dsr_range ranges[2];
+    if (n == 0)
+        return;
     const uint32_t n_ranges = dsri_cache_ranges(cache, dim, cache_bytes, first, n, ranges);
     if (cache->page_table != NULL) {
         for (uint32_t i = 0; i < writes->n_pools; i++) {

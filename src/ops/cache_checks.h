@@ -32,7 +32,7 @@ uint32_t dsri_min_scale(dsr_cache_format packed, dsr_scale_floor floor);
 dsr_status dsri_check_entry_dim(const dsri_check *check, uint32_t dim, dsr_cache_format *packed);
 
 /* The bytes of entries first .. first + n - 1 of a cache in one piece: the values and, if packed, the scales. With a
- * page table, all pages, cache_bytes as dsri_check_cache gave them. Returns how many ranges, 1 or 2; 0 if n is 0. */
+ * page table, all pages, cache_bytes as dsri_check_cache gave them. n is not 0. Returns how many ranges, 1 or 2. */
 uint32_t dsri_cache_ranges(const dsri_cache *cache, uint32_t dim, uint64_t cache_bytes, uint64_t first, uint64_t n,
                            dsr_range ranges[2]);
 

@@ -155,6 +155,33 @@ static void test_what_rows_may_share(void **state)
     api_expect_valid(f, &append, &call);
 }
 
+/* As many pools as rows, each with a ring. */
+static void test_pools_of_every_row(void **state)
+{
+    enum { POOL = 1 << 20 };
+    api_fixture *f = *state;
+    dsr_append_row rows[DSR_MAX_ROWS];
+    append_call call;
+    api_ranges writes = {0};
+    api_init_call(f, &append, &call);
+    call.desc.n_rows = DSR_MAX_ROWS;
+    call.desc.rows = rows;
+    for (uint32_t r = 0; r < DSR_MAX_ROWS; r++) {
+        rows[r] = call.rows[1];
+        rows[r].source_row = 0;
+        rows[r].ring_entries = 20;
+        rows[r].first_entry = r % 20;
+        rows[r].cache = api_huge_view(f, DSR_DTYPE_U8);
+        rows[r].cache.byte_offset = 2 * (uint64_t)POOL * r;
+        rows[r].cache.byte_length = POOL;
+        const uint64_t begin = HUGE_ADDRESS + rows[r].cache.byte_offset;
+        writes.ranges[writes.n++] = (dsr_range){begin, begin + (POOL - 9344) / 9792 * 9792 + 9344};
+    }
+    assert_int_equal(dsr_encode_append(f->encoder, &call.desc), DSR_OK);
+    const dsr_command_info info = api_last_command(f);
+    api_assert_ranges(info.writes, info.n_writes, &writes);
+}
+
 /* Keys, without a rotation; positions are then not looked at. */
 static void test_keys(void **state)
 {
@@ -179,6 +206,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_faults, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_too_many_tokens, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_what_rows_may_share, api_setup, api_teardown),
+        cmocka_unit_test_setup_teardown(test_pools_of_every_row, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_keys, api_setup, api_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
