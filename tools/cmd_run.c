@@ -167,7 +167,10 @@ const cli_command cli_run = {
     .summary = "one op on operands from a safetensors file, all rows jointly",
     .help = "  --in CASE            operands: a safetensors file, per-row tensors named NAME.R\n"
             "  --out RESULT         where the results go, a safetensors file\n"
-            "  --only R[,R]...      just these rows, in this order; results keep their row numbers\n",
+            "  --only R[,R]...      just these rows, in this order; results keep their row numbers\n"
+            "\n"
+            "dsrows(1) lists the tensors of each op. Caches may be packed and in pages: kv_format,\n"
+            "page_table.R, page_size.\n",
     .uses_device = 1,
     .run = run,
 };

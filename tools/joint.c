@@ -1,11 +1,44 @@
 #include "joint.h"
 
+/* ---- caches ------------------------------------------------------------------------------------------------ */
+
+static uint64_t cache_bytes(const cache_form *form, uint64_t kv_len, uint32_t dim)
+{
+    return form->n_bytes != 0 ? form->n_bytes : kv_len * dim * sizeof(uint16_t);
+}
+
+static dsr_view upload_cache(session *s, const void *data, const cache_form *form, uint64_t n_bytes)
+{
+    return session_upload(s, data, n_bytes, form->format == DSR_FORMAT_BF16 ? DSR_DTYPE_BF16 : DSR_DTYPE_U8);
+}
+
+static dsr_cache_layout upload_layout(session *s, const cache_form *form)
+{
+    dsr_cache_layout layout = {.format = form->format, .page_size = form->page_size};
+    if (form->page_table != NULL) {
+        layout.page_table = session_upload(s, form->page_table, form->n_pages * sizeof(int32_t), DSR_DTYPE_I32);
+    }
+    return layout;
+}
+
 /* ---- attention --------------------------------------------------------------------------------------------- */
 
 static dsr_status attention_workspace(session *s, int flash, const dsr_attention_desc *desc, uint64_t *size)
 {
     return flash ? dsr_flash_attention_workspace(s->context, desc, size)
                  : dsr_sparse_attention_workspace(s->context, desc, size);
+}
+
+/* The row's KV cache: one that an earlier row has on the device, or a copy of its own. */
+static dsr_view stage_kv(session *s, const attention_row *rows, uint32_t r, const dsr_attention_row *described)
+{
+    const uint64_t n_bytes = cache_bytes(&rows[r].form, rows[r].kv_len, DSR_HEAD_DIM);
+    for (uint32_t e = 0; e < r; e++) {
+        if (rows[e].kv == rows[r].kv && described[e].kv.byte_length == n_bytes) {
+            return described[e].kv;
+        }
+    }
+    return upload_cache(s, rows[r].kv, &rows[r].form, n_bytes);
 }
 
 void joint_attention(session *s, const attention_shared *shared, const attention_row *rows, uint32_t n_rows)
@@ -28,8 +61,8 @@ void joint_attention(session *s, const attention_shared *shared, const attention
     desc.sinks = session_upload(s, shared->sinks, shared->n_heads * sizeof(float), DSR_DTYPE_F32);
     desc.output = session_allocate(s, n_rows * query_bytes, DSR_DTYPE_BF16);
     for (uint32_t r = 0; r < n_rows; r++) {
-        described[r].kv =
-            session_upload(s, rows[r].kv, rows[r].kv_len * DSR_HEAD_DIM * sizeof(uint16_t), DSR_DTYPE_BF16);
+        described[r].kv = stage_kv(s, rows, r, described);
+        described[r].kv_layout = upload_layout(s, &rows[r].form);
         described[r].kv_len = rows[r].kv_len;
         described[r].q_row = r;
         described[r].width = rows[r].width;
@@ -53,14 +86,25 @@ void joint_attention(session *s, const attention_shared *shared, const attention
 
 /* ---- indexer ----------------------------------------------------------------------------------------------- */
 
+static dsr_view stage_keys(session *s, const indexer_row *rows, uint32_t r, const dsr_indexer_row *described)
+{
+    const uint64_t n_bytes = cache_bytes(&rows[r].form, rows[r].kv_len, DSR_INDEX_DIM);
+    for (uint32_t e = 0; e < r; e++) {
+        if (rows[e].keys == rows[r].keys && described[e].keys.byte_length == n_bytes) {
+            return described[e].keys;
+        }
+    }
+    return upload_cache(s, rows[r].keys, &rows[r].form, n_bytes);
+}
+
 static void stage_indexer_rows(session *s, const dsr_indexer_desc *desc, const indexer_row *rows,
                                dsr_indexer_row *described)
 {
     const uint64_t query_bytes = (uint64_t)desc->n_heads * DSR_INDEX_DIM * sizeof(uint16_t);
     const uint64_t weight_bytes = desc->n_heads * sizeof(float);
     for (uint32_t r = 0; r < desc->n_rows; r++) {
-        described[r].keys =
-            session_upload(s, rows[r].keys, rows[r].kv_len * DSR_INDEX_DIM * sizeof(uint16_t), DSR_DTYPE_BF16);
+        described[r].keys = stage_keys(s, rows, r, described);
+        described[r].key_layout = upload_layout(s, &rows[r].form);
         described[r].kv_len = rows[r].kv_len;
         described[r].q_row = r;
         described[r].output_offset = (uint64_t)r * desc->top_k;

@@ -5,9 +5,19 @@
 
 #include "session.h"
 
+/* How a row's cache lies. All zero: kv_len BF16 entries. */
+typedef struct cache_form {
+    dsr_cache_format format;
+    uint32_t page_size;     /* of one piece all its entries, of pages as the library takes it */
+    uint64_t n_bytes;       /* of the piece, or of all pages */
+    const void *page_table; /* I32 [n_pages], or null */
+    uint64_t n_pages;
+} cache_form;
+
 typedef struct attention_row {
     const void *q;  /* BF16 [n_heads, 512] */
-    const void *kv; /* BF16 [kv_len, 512] */
+    const void *kv; /* BF16 [kv_len, 512], or as form says; rows with the same pointer share it */
+    cache_form form;
     uint64_t kv_len;
     const void *indices; /* I32 [width] */
     uint64_t width;
@@ -26,7 +36,8 @@ void joint_attention(session *s, const attention_shared *shared, const attention
 typedef struct indexer_row {
     const void *q;       /* BF16 [n_heads, 128] */
     const void *weights; /* F32 [n_heads] */
-    const void *keys;    /* BF16 [kv_len, 128] */
+    const void *keys;    /* BF16 [kv_len, 128], likewise */
+    cache_form form;
     uint64_t kv_len;
     uint32_t start_pos;
     int32_t offset;

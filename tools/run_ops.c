@@ -1,5 +1,6 @@
 #include "run_ops.h"
 
+#include "case_cache.h"
 #include "joint.h"
 
 #include <string.h>
@@ -10,16 +11,21 @@ static void run_attention(case_file *c, session *s, int flash)
 {
     attention_row rows[DSR_MAX_ROWS] = {{0}};
     uint64_t n_heads = 0; /* that of the first row, then asked of all */
+    const case_cache_format format = case_read_cache_format(c, DSR_HEAD_DIM);
     for (uint32_t r = 0; r < c->n_rows; r++) {
         const st_tensor *q = case_row_tensor(c, "q", r, (case_shape){"BF16", 2, {n_heads, DSR_HEAD_DIM}, {"H", NULL}});
-        const st_tensor *kv = case_row_tensor(c, "kv", r, (case_shape){"BF16", 2, {0, DSR_HEAD_DIM}, {"n", NULL}});
+        const case_cache kv = case_read_cache(c, r, &format);
         const st_tensor *indices = case_row_tensor(c, "indices", r, (case_shape){"I32", 1, {0}, {"w"}});
         n_heads = q->shape[0];
         if (n_heads > UINT32_MAX) {
             case_bad_value(c, q, "%llu heads", (unsigned long long)n_heads);
         }
-        rows[r] = (attention_row){
-            .q = q->data, .kv = kv->data, .kv_len = kv->shape[0], .indices = indices->data, .width = indices->shape[0]};
+        rows[r] = (attention_row){.q = q->data,
+                                  .kv = kv.tensor->data,
+                                  .form = kv.form,
+                                  .kv_len = kv.kv_len,
+                                  .indices = indices->data,
+                                  .width = indices->shape[0]};
     }
     const st_tensor *sinks = case_tensor(c, "sinks", (case_shape){"F32", 1, {n_heads}, {"H"}});
     const st_tensor *scale = case_tensor(c, "scale", (case_shape){"F32", 1, {1}, {NULL}});
@@ -71,11 +77,11 @@ static int32_t read_top_k(case_file *c)
 }
 
 /* The library checks these too, but it counts a call's rows, and with --only those are not the file's. */
-static void check_indexer_row(case_file *c, const st_tensor *keys, const st_tensor *offset, uint64_t n_visible)
+static void check_indexer_row(case_file *c, const case_cache *keys, const st_tensor *offset, uint64_t n_visible)
 {
-    if (keys->shape[0] < n_visible) {
-        case_bad_value(c, keys, "%llu keys given, start_pos makes %llu visible", (unsigned long long)keys->shape[0],
-                       (unsigned long long)n_visible);
+    if (keys->kv_len < n_visible) {
+        case_bad_value(c, keys->tensor, "%llu keys given, start_pos makes %llu visible",
+                       (unsigned long long)keys->kv_len, (unsigned long long)n_visible);
     }
     if (offset != NULL && case_i32(offset) < 0) {
         case_bad_value(c, offset, "%d given, needed is a number from 0 on", (int)case_i32(offset));
@@ -85,19 +91,19 @@ static void check_indexer_row(case_file *c, const st_tensor *keys, const st_tens
     }
 }
 
-static void read_indexer_row(case_file *c, uint32_t r, uint64_t n_heads, int32_t ratio, indexer_row *row,
-                             uint64_t *row_heads)
+static void read_indexer_row(case_file *c, uint32_t r, const case_cache_format *format, uint64_t n_heads, int32_t ratio,
+                             indexer_row *row, uint64_t *row_heads)
 {
     const st_tensor *q = case_row_tensor(c, "q", r, (case_shape){"BF16", 2, {n_heads, DSR_INDEX_DIM}, {"Hi", NULL}});
     const st_tensor *weights = case_row_tensor(c, "weights", r, (case_shape){"F32", 1, {q->shape[0]}, {"Hi"}});
-    const st_tensor *keys = case_row_tensor(c, "kv", r, (case_shape){"BF16", 2, {0, DSR_INDEX_DIM}, {"n", NULL}});
+    const case_cache keys = case_read_cache(c, r, format);
     const st_tensor *start_pos = case_row_tensor(c, "start_pos", r, one_i32);
     const st_tensor *offset = case_optional_row_tensor(c, "offset", r, one_i32);
     if (case_i32(start_pos) < 0) {
         case_bad_value(c, start_pos, "%d given, needed is a position from 0 on", (int)case_i32(start_pos));
     }
     if (c->code == CLI_DONE) {
-        check_indexer_row(c, keys, offset, ((uint64_t)case_i32(start_pos) + 1) / (uint64_t)ratio);
+        check_indexer_row(c, &keys, offset, ((uint64_t)case_i32(start_pos) + 1) / (uint64_t)ratio);
     }
     *row_heads = q->shape[0];
     if (*row_heads > UINT32_MAX) {
@@ -105,8 +111,9 @@ static void read_indexer_row(case_file *c, uint32_t r, uint64_t n_heads, int32_t
     }
     *row = (indexer_row){.q = q->data,
                          .weights = weights->data,
-                         .keys = keys->data,
-                         .kv_len = keys->shape[0],
+                         .keys = keys.tensor->data,
+                         .form = keys.form,
+                         .kv_len = keys.kv_len,
                          .start_pos = (uint32_t)case_i32(start_pos),
                          .offset = offset == NULL ? 0 : case_i32(offset)};
 }
@@ -116,8 +123,9 @@ static void run_indexer(case_file *c, session *s)
     indexer_row rows[DSR_MAX_ROWS] = {{0}};
     uint64_t n_heads = 0;
     const int32_t top_k = read_top_k(c), ratio = read_count(c, "ratio", 4);
+    const case_cache_format format = case_read_cache_format(c, DSR_INDEX_DIM);
     for (uint32_t r = 0; r < c->n_rows; r++) {
-        read_indexer_row(c, r, n_heads, ratio, &rows[r], &n_heads);
+        read_indexer_row(c, r, &format, n_heads, ratio, &rows[r], &n_heads);
     }
     for (uint32_t r = 0; r < c->n_rows; r++) {
         rows[r].indices = case_row_output(c, "indices", r, (case_shape){"I32", 1, {(uint64_t)top_k}, {NULL}});
@@ -191,8 +199,8 @@ static void run_gather(case_file *c, session *s)
 
 /* ------------------------------------------------------------------------------------------------------------ */
 
-static const char *const attention_names[] = {"q", "kv", "indices", NULL};
-static const char *const indexer_names[] = {"q", "weights", "kv", "start_pos", "offset", NULL};
+static const char *const attention_names[] = {"q", "kv", "indices", "page_table", "kv_len", NULL};
+static const char *const indexer_names[] = {"q", "weights", "kv", "start_pos", "offset", "page_table", "kv_len", NULL};
 static const char *const compressor_names[] = {"kv", "score", NULL};
 static const char *const gather_names[] = {"source", NULL};
 
