@@ -131,6 +131,20 @@ static inline __attribute__((always_inline)) void finish_tile(const tile *t, uin
     }
 }
 
+/* The words of a panel that are read next. Few rows wait for memory, and get lines as early as they can. More rows
+ * compute meanwhile: lines then come into the second cache long before, and into the first when they are due. */
+static inline __attribute__((always_inline)) void prefetch_weights(uint32_t rows, const uint32_t *words)
+{
+    if (rows < 6) {
+        prefetch_panel(words);
+        return;
+    }
+    for (uint32_t i = 0; i < PANEL; i += LINE_WORDS) {
+        __builtin_prefetch(words + i + 2 * PREFETCH_WORDS, 0, 2);
+        vec_prefetch(words + i + PREFETCH_WORDS / 8);
+    }
+}
+
 /* Returns 0, having done nothing, if a weight is too small. */
 static inline __attribute__((always_inline)) int add_bf16_tile(uint32_t rows, const segment *s, uint32_t first_row)
 {
@@ -140,7 +154,7 @@ static inline __attribute__((always_inline)) int add_bf16_tile(uint32_t rows, co
     clear_tile(&t, rows);
     for (uint32_t i = 0; i < s->n_words; i++, words += PANEL) {
         vi w[2];
-        prefetch_panel(words);
+        prefetch_weights(rows, words);
         load_bf16(words, w, &least);
         step_tile(&t, rows, x + i, w);
     }
