@@ -80,8 +80,9 @@ static dsr_status check_rows(const dsri_check *check, const dsr_append_desc *des
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_append_row *row = &desc->rows[r];
         dsri_append_row_plan *to = &plan->rows[r];
-        const dsri_cache_operand operand = {"cache",        "entry_stride",    &row->cache, &row->cache_layout,
-                                            row->n_entries, row->entry_stride, desc->dim,   packed};
+        const dsri_cache_operand operand = {"cache",           "cache_layout",     "entry_stride",
+                                            &row->cache,       &row->cache_layout, row->n_entries,
+                                            row->entry_stride, desc->dim,          packed};
         uint64_t source_end;
         if (plan->rotates)
             DSRI_TRY(check_positions(check, r, row));

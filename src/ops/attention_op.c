@@ -55,6 +55,7 @@ static dsr_status check_kv(const dsri_check *check, uint32_t r, const dsr_attent
 {
     const dsri_cache_operand operand = {
         .field = "kv",
+        .layout_field = "kv_layout",
         .stride_field = "kv_row_stride",
         .view = &row->kv,
         .layout = &row->kv_layout,

@@ -32,9 +32,9 @@ static dsr_status check_format(const dsri_check *check, uint32_t r, const dsri_c
 {
     const dsr_cache_format format = operand->layout->format;
     if (format != DSR_FORMAT_BF16 && format != operand->packed)
-        return dsri_check_fail(check, r, DSR_ERR_ENUM, "%s_layout.format must be 0 (BF16) or %d (%s), got %d",
-                               operand->field, (int)operand->packed, operand->packed == DSR_FORMAT_FP4 ? "FP4" : "FP8",
-                               (int)format);
+        return dsri_check_fail(check, r, DSR_ERR_ENUM, "%s.format must be 0 (BF16) or %d (%s), got %d",
+                               operand->layout_field, (int)operand->packed,
+                               operand->packed == DSR_FORMAT_FP4 ? "FP4" : "FP8", (int)format);
     if (format != DSR_FORMAT_BF16 && operand->row_stride != 0)
         return dsri_check_fail(check, r, DSR_ERR_STRIDE, "%s must be 0 for packed entries, got %" PRIu64,
                                operand->stride_field, operand->row_stride);
@@ -53,9 +53,8 @@ static dsr_status check_page_size(const dsri_check *check, uint32_t r, const dsr
     if (!operand->layout->page_table.buffer) {
         if (page_size != 0 && page_size < operand->n_entries)
             return dsri_check_fail(check, r, DSR_ERR_VALUE,
-                                   "%s_layout.page_size without a page table must hold all %" PRIu64
-                                   " entries, got %" PRIu32,
-                                   operand->field, operand->n_entries, page_size);
+                                   "%s.page_size without a page table must hold all %" PRIu64 " entries, got %" PRIu32,
+                                   operand->layout_field, operand->n_entries, page_size);
         return DSR_OK;
     }
     for (uint32_t shift = MIN_PAGE_SHIFT; shift <= MAX_PAGE_SHIFT; shift++) {
@@ -63,9 +62,8 @@ static dsr_status check_page_size(const dsri_check *check, uint32_t r, const dsr
             cache->page_shift = shift;
     }
     if (cache->page_shift == 0)
-        return dsri_check_fail(check, r, DSR_ERR_VALUE,
-                               "%s_layout.page_size must be 16, 32, 64, 128 or 256, got %" PRIu32, operand->field,
-                               page_size);
+        return dsri_check_fail(check, r, DSR_ERR_VALUE, "%s.page_size must be 16, 32, 64, 128 or 256, got %" PRIu32,
+                               operand->layout_field, page_size);
     return DSR_OK;
 }
 
@@ -105,12 +103,12 @@ static dsr_status check_page_stride(const dsri_check *check, uint32_t r, const d
     cache->page_stride = dsri_or_default64(operand->layout->page_stride, whole);
     if (cache->page_stride < page_bytes)
         return dsri_check_fail(check, r, DSR_ERR_STRIDE,
-                               "%s_layout.page_stride must be at least %" PRIu64 " bytes, got %" PRIu64, operand->field,
+                               "%s.page_stride must be at least %" PRIu64 " bytes, got %" PRIu64, operand->layout_field,
                                page_bytes, cache->page_stride);
     if (cache->page_stride % alignment != 0)
         return dsri_check_fail(check, r, DSR_ERR_ALIGNMENT,
-                               "%s_layout.page_stride must be a multiple of %" PRIu32 " bytes, got %" PRIu64,
-                               operand->field, alignment, cache->page_stride);
+                               "%s.page_stride must be a multiple of %" PRIu32 " bytes, got %" PRIu64,
+                               operand->layout_field, alignment, cache->page_stride);
     return DSR_OK;
 }
 
@@ -147,7 +145,7 @@ static dsr_status check_page_table(const dsri_check *check, uint32_t r, const ds
     *table_bytes = 0;
     if (!operand->layout->page_table.buffer)
         return DSR_OK;
-    snprintf(field, sizeof(field), "%s_layout.page_table", operand->field);
+    snprintf(field, sizeof(field), "%s.page_table", operand->layout_field);
     DSRI_TRY(dsri_check_view(check, r, field, &operand->layout->page_table, DSR_DTYPE_I32, n_ids, &address));
     cache->page_table = address;
     *table_bytes = n_ids * sizeof(int32_t);

@@ -9,7 +9,8 @@
 
 /* A cache as a descriptor names it. */
 typedef struct dsri_cache_operand {
-    const char *field; /* such as "keys"; the layout's is <field>_layout, the stride's stride_field */
+    const char *field; /* such as "keys" */
+    const char *layout_field;
     const char *stride_field;
     const dsr_view *view;
     const dsr_cache_layout *layout;

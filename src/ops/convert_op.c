@@ -44,10 +44,11 @@ static dsr_status check_rows(const dsri_check *check, const dsr_convert_desc *de
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_convert_row *row = &desc->rows[r];
         dsri_convert_row_plan *to = &plan->rows[r];
-        const dsri_cache_operand source = {
-            "source",           "source_stride", &row->source, &row->source_layout, row->source_entries,
-            row->source_stride, desc->dim,       packed};
+        const dsri_cache_operand source = {"source",           "source_layout",     "source_stride",
+                                           &row->source,       &row->source_layout, row->source_entries,
+                                           row->source_stride, desc->dim,           packed};
         const dsri_cache_operand destination = {"destination",
+                                                "destination_layout",
                                                 "destination_stride",
                                                 &row->destination,
                                                 &row->destination_layout,

@@ -66,6 +66,7 @@ static dsr_status check_keys(const dsri_check *check, uint32_t r, const dsr_inde
 {
     const dsri_cache_operand operand = {
         .field = "keys",
+        .layout_field = "key_layout",
         .stride_field = "key_row_stride",
         .view = &row->keys,
         .layout = &row->key_layout,
