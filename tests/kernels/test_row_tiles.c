@@ -1,4 +1,5 @@
 /* The AMX kernels, on emulated tiles, against a plain model of their sums, bit for bit. */
+#include "drawn_cache.h"
 #include "kernel_test.h"
 
 #include "ops/attention_workspace.h"
@@ -116,8 +117,9 @@ static void indexer_on_tiles(void **state)
 {
     static const uint32_t head_counts[] = {32, 64, 128};
     (void)state;
-    for (test_seed = 1; test_seed <= 24; test_seed++) {
+    for (test_seed = 1; test_seed <= 48; test_seed++) { /* from 25 on, row 0 is packed or paged */
         random_stream random = random_open(test_seed, 0);
+        drawn_cache drawn;
         static dsri_indexer_plan plan;
         memset(&plan, 0, sizeof plan);
         plan.n_rows = random_between(&random, 1, 2);
@@ -127,8 +129,15 @@ static void indexer_on_tiles(void **state)
             draw_indexer_row(&random, &plan, &plan.rows[r]);
             plan.rows[r].first_query = plan.n_queries;
             plan.n_queries += plan.rows[r].n_queries;
+            if (r == 0 && test_seed > 24) {
+                drawn = draw_cache(&random, DSRI_INDEX_DIM, plan.rows[r].kv_len);
+                plan.rows[r].keys = drawn.cache;
+            }
         }
         run_kernel(&dsri_kernel_indexer__amxemulated, &plan, &random);
+        if (test_seed > 24) {
+            plan.rows[0].keys = plain_cache(drawn.decoded, DSRI_INDEX_DIM);
+        }
         for (uint32_t r = 0; r < plan.n_rows; r++) {
             check_indexer_row(&plan, &plan.rows[r]);
         }
@@ -162,7 +171,7 @@ static void draw_attention_row(random_stream *random, const dsri_attention_plan 
         indices[random_below(random, row->width)] = (int32_t)row->kv_len;
     }
     row->indices = indices;
-    row->workspace = new_array(row->n_queries * dsri_attention_region_of(row->width, plan->n_heads, 0).size_bytes);
+    row->workspace = new_array(row->n_queries * dsri_attention_region_of(row->width, plan->n_heads, 1).size_bytes);
 }
 
 /* KV rows that a list selects; -1 for a bad one. */
@@ -237,8 +246,9 @@ static void check_attention_row(const dsri_cpu_kernel *kernel, const dsri_attent
 static void attention_on_tiles(void **state)
 {
     (void)state;
-    for (test_seed = 1; test_seed <= 16; test_seed++) {
+    for (test_seed = 1; test_seed <= 32; test_seed++) { /* from 17 on, row 0 is packed or paged */
         random_stream random = random_open(test_seed, 1);
+        drawn_cache drawn;
         const dsri_cpu_kernel *kernel =
             test_seed % 2 ? &dsri_kernel_sparse_attention__amxemulated : &dsri_kernel_flash_attention__amxemulated;
         static dsri_attention_plan plan;
@@ -252,8 +262,15 @@ static void attention_on_tiles(void **state)
             draw_attention_row(&random, &plan, &plan.rows[r]);
             plan.rows[r].first_query = plan.n_queries;
             plan.n_queries += plan.rows[r].n_queries;
+            if (r == 0 && test_seed > 16) {
+                drawn = draw_cache(&random, DSRI_HEAD_DIM, plan.rows[r].kv_len);
+                plan.rows[r].kv = drawn.cache;
+            }
         }
         run_kernel(kernel, &plan, &random);
+        if (test_seed > 16) {
+            plan.rows[0].kv = plain_cache(drawn.decoded, DSRI_HEAD_DIM);
+        }
         for (uint32_t r = 0; r < plan.n_rows; r++) {
             check_attention_row(kernel, &plan, &plan.rows[r]);
         }
