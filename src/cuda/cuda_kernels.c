@@ -214,7 +214,7 @@ static uint64_t attention_flag_bytes(const void *plan)
 /* Of attention_exact.cu: q as F32 and slots as BF16, padded; two tiles of 64 slots, and statistics. */
 enum {
     LOGITS_Q_BYTES = 32 * 516 * 4,
-    LOGITS_SLOT_BYTES = 1040 + 4,
+    LOGITS_SLOT_BYTES = 1040 + 16,
     LOGITS16_SHARED_BYTES = LOGITS_Q_BYTES + 16 * LOGITS_SLOT_BYTES,
     LOGITS80_SHARED_BYTES = LOGITS_Q_BYTES + 80 * LOGITS_SLOT_BYTES,
     VALUES16_SHARED_BYTES = 2 * (64 * (16 + 32) + 2 * 16) * 4 + (2 * 16 + 160) * 4 + 16,

@@ -19,7 +19,8 @@ typedef struct dsri_attention_region {
     size_t chunk_sums;   /* float [n_chunks][n_heads]: chunked form, s_c */
     size_t denominators; /* float [n_heads], NaN where the head's output is zero */
     size_t kv_rows;      /* uint32_t [width]: KV row of a selected slot */
-    size_t rows;         /* CPU: address [width]: where a selected slot's row lies as BF16 */
+    size_t rows;         /* CPU: address [width]: where a selected slot's row lies as BF16. CUDA: dsri_cache_entry [width]:
+                            where the rows of all slots lie, null for none */
     size_t chunk_begin;  /* uint32_t [n_chunks + 1]: first selected slot of each chunk */
     size_t slot_max;     /* CUDA: float [(width + 15) / 16][n_heads], largest logits of 16 slots */
     size_t decoded_rows; /* uint16_t [width][DSRI_DECODED_STRIDE]: packed KV rows of the selected slots as BF16; empty
@@ -49,7 +50,7 @@ DSRI_LAYOUT_CODE dsri_attention_region dsri_attention_region_of(uint64_t width, 
     r.denominators = r.chunk_sums + n_chunks * head_bytes;
     r.kv_rows = r.denominators + head_bytes;
     r.rows = r.kv_rows + dsri_align64((size_t)width * sizeof(uint32_t));
-    r.chunk_begin = r.rows + dsri_align64((size_t)width * sizeof(uint64_t));
+    r.chunk_begin = r.rows + dsri_align64((size_t)width * sizeof(dsri_cache_entry));
     r.slot_max = r.chunk_begin + dsri_align64((n_chunks + 1) * sizeof(uint32_t));
     r.decoded_rows = r.slot_max + ((size_t)width + 15) / 16 * head_bytes;
     r.size_bytes = r.decoded_rows + (is_packed ? (size_t)width * DSRI_DECODED_STRIDE * sizeof(uint16_t) : 0);

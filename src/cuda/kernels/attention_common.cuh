@@ -2,6 +2,7 @@
 #ifndef DSRI_ATTENTION_COMMON_CUH
 #define DSRI_ATTENTION_COMMON_CUH
 
+#include "cuda/kernels/cache.cuh"
 #include "cuda/kernels/tiles.cuh"
 #include "ops/attention_workspace.h"
 
@@ -13,15 +14,16 @@ struct attention_flags {
 };
 
 struct attention_query {
-    const uint16_t *kv;
+    const dsri_cache *cache;
+    row_form form;
     uint64_t kv_len;
-    uint64_t kv_row_stride;
     const int32_t *indices;
     uint32_t width;
     const uint16_t *q;
     uint16_t *output;
     float *logits;   /* [width][n_heads] */
     float *slot_max; /* [(width + 15) / 16][n_heads] */
+    dsri_cache_entry *rows; /* [width] */
     attention_flags *flags;
 };
 
@@ -36,17 +38,33 @@ static __device__ __forceinline__ attention_query find_query(const dsri_attentio
     const uint64_t i = query - row.first_query;
     const dsri_attention_region region = dsri_attention_region_of(row.width, plan.n_heads, row.kv.scale_bytes != 0);
     attention_query at;
-    at.kv = reinterpret_cast<const uint16_t *>(row.kv.pages);
+    at.cache = &row.kv;
+    at.form = form_of_rows(row.kv);
     at.kv_len = row.kv_len;
-    at.kv_row_stride = row.kv.row_stride / sizeof(uint16_t);
     at.indices = row.indices + i * row.index_stride;
     at.width = row.width;
     at.q = row.q + i * plan.n_heads * DSRI_HEAD_DIM;
     at.output = row.output + i * plan.n_heads * DSRI_HEAD_DIM;
     at.logits = reinterpret_cast<float *>(row.workspace + i * region.size_bytes + region.weights);
     at.slot_max = reinterpret_cast<float *>(row.workspace + i * region.size_bytes + region.slot_max);
+    at.rows = reinterpret_cast<dsri_cache_entry *>(row.workspace + i * region.size_bytes + region.rows);
     at.flags = reinterpret_cast<attention_flags *>(zeroed) + query;
     return at;
+}
+
+/* The KV row that an index selects: without values for -1, which selects none, and for bad indices. */
+static __device__ __forceinline__ dsri_cache_entry find_row(const attention_query &at, int32_t index)
+{
+    dsri_cache_entry none;
+    none.values = none.scales = nullptr;
+    return index < 0 || (uint64_t)index >= at.kv_len ? none : dsri_cache_at(at.cache, (uint32_t)index);
+}
+
+/* Piece i of a row (8 features from 8 i on) to shared memory as BF16, where it is not a plain copy. */
+template <row_form FORM>
+static __device__ __forceinline__ void decode_to(uint8_t *to, uint4 loaded, uint32_t piece)
+{
+    *reinterpret_cast<uint4 *>(to) = decode_piece<FORM>(loaded, piece * 8);
 }
 
 #endif

@@ -19,8 +19,25 @@ enum {
 template <int SLOTS> struct logit_shared {
     float q[LOGIT_HEADS][Q_STRIDE];
     uint8_t kv[16 * SLOTS * KV_STRIDE];
-    int32_t index[16 * SLOTS]; /* KV row of a slot, -1 for none */
+    dsri_cache_entry rows[16 * SLOTS];
 };
+
+/* The features of one quarter of rows that are not plain copies, a few rows at once. */
+template <int SLOTS, row_form FORM>
+static __device__ __forceinline__ void decode_quarter(uint32_t quarter, logit_shared<SLOTS> &shared)
+{
+    const uint32_t piece = quarter * 16 + threadIdx.x % 16;
+#pragma unroll 1
+    for (uint32_t first = 0; first < 2 * SLOTS; first += 2) {
+        uint4 loaded[2];
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++)
+            loaded[i] = load_piece<FORM>(shared.rows[threadIdx.x / 16 + 8 * (first + i)], piece * 8);
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++)
+            decode_to<FORM>(shared.kv + (threadIdx.x / 16 + 8 * (first + i)) * KV_STRIDE + piece * 16, loaded[i], piece);
+    }
+}
 
 /* Starts the copies of the features of one quarter. */
 template <int SLOTS>
@@ -28,17 +45,18 @@ static __device__ __forceinline__ void bring_quarter(const attention_query &at, 
                                                      logit_shared<SLOTS> &shared)
 {
     const uint32_t piece = quarter * 16 + threadIdx.x % 16;
-    const bool is_aligned = is_word_aligned(at.kv, at.kv_row_stride);
+    if (at.form == ROW_WORDS) {
 #pragma unroll
-    for (uint32_t i = 0; i < 2 * SLOTS; i++) {
-        const uint32_t slot = threadIdx.x / 16 + 8 * i;
-        const int32_t index = shared.index[slot];
-        const uint16_t *row = at.kv + (index < 0 ? 0 : (uint64_t)(uint32_t)index * at.kv_row_stride);
-        uint8_t *to = shared.kv + slot * KV_STRIDE + piece * 16;
-        if (is_aligned)
-            copy_async_16(to, row + piece * 8, index < 0 ? 0 : 16);
-        else
-            *reinterpret_cast<uint4 *>(to) = load_8<false>(index < 0 ? nullptr : row, piece * 8);
+        for (uint32_t i = 0; i < 2 * SLOTS; i++) {
+            const uint32_t slot = threadIdx.x / 16 + 8 * i;
+            const uint8_t *row = shared.rows[slot].values;
+            copy_async_16(shared.kv + slot * KV_STRIDE + piece * 16, (row ? row : at.cache->pages) + piece * 16,
+                          row ? 16 : 0);
+        }
+    } else if (at.form == ROW_FP8) {
+        decode_quarter<SLOTS, ROW_FP8>(quarter, shared);
+    } else {
+        decode_quarter<SLOTS, ROW_HALVES>(quarter, shared);
     }
     copy_async_commit();
 }
@@ -119,10 +137,12 @@ static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan
     if (t < 16 * SLOTS) {
         const uint32_t slot = first_slot + t;
         const int32_t index = slot < at.width ? at.indices[slot] : -1;
-        const bool is_selected = index >= 0 && (uint64_t)index < at.kv_len;
-        if (index != -1 && !is_selected)
+        const dsri_cache_entry row = find_row(at, index);
+        if (index != -1 && !row.values)
             at.flags->is_bad = 1;
-        shared.index[t] = is_selected ? index : -1;
+        shared.rows[t] = row;
+        if (blockIdx.y == 0 && slot < at.width)
+            at.rows[slot] = row;
     }
     const uint16_t *q = at.q + (uint64_t)(first_head + t / 16) * DSRI_HEAD_DIM + t % 16 * 8;
     uint4 queries[4][4]; /* [quarter][8 heads] */
@@ -159,7 +179,7 @@ static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan
     for (int s = 0; s < SLOTS; s++) {
         const uint32_t slot = lane % 16 + 16 * s;
         const float logits[4] = {acc[0][s], acc[1][s], acc[2][s], acc[3][s]};
-        write_logits(plan, at, first_slot + slot, shared.index[slot] >= 0, first_head + head, logits);
+        write_logits(plan, at, first_slot + slot, shared.rows[slot].values != nullptr, first_head + head, logits);
     }
 }
 
@@ -221,10 +241,11 @@ static __device__ __forceinline__ float minus_infinity()
     return __uint_as_float(0xff800000u);
 }
 
-static __device__ __forceinline__ int32_t usable_index(const attention_query &at, uint32_t slot)
+static __device__ __forceinline__ dsri_cache_entry row_of_slot(const attention_query &at, uint32_t slot)
 {
-    const int32_t index = slot < at.width ? at.indices[slot] : -1;
-    return index >= 0 && (uint64_t)index < at.kv_len ? index : -1;
+    dsri_cache_entry none;
+    none.values = none.scales = nullptr;
+    return slot < at.width ? at.rows[slot] : none;
 }
 
 /* shared.max: the sink and the largest logits of all 16 slots. */
@@ -256,38 +277,43 @@ struct value_place {
 };
 
 template <int HEADS, int FEATURES>
-static __device__ __forceinline__ void load_indices(const attention_query &at, uint32_t first_slot,
-                                                    int32_t indices[value_block<HEADS, FEATURES>::N_PIECES])
+static __device__ __forceinline__ void load_rows(const attention_query &at, uint32_t first_slot,
+                                                 dsri_cache_entry rows[value_block<HEADS, FEATURES>::N_PIECES])
 {
     typedef value_block<HEADS, FEATURES> block;
 #pragma unroll
     for (int j = 0; j < block::N_PIECES; j++)
-        indices[j] = usable_index(at, first_slot + threadIdx.x / block::ROW_PARTS + block::SLOTS_AT_ONCE * j);
+        rows[j] = row_of_slot(at, first_slot + threadIdx.x / block::ROW_PARTS + block::SLOTS_AT_ONCE * j);
+}
+
+/* 8 features of a row as they lie in memory; as many -0 for none. */
+static __device__ __forceinline__ uint4 load_values(row_form form, const dsri_cache_entry &row, uint32_t f)
+{
+    const uint32_t zeros = 0x80008000u, codes = 0x80808080u;
+    if (!row.values)
+        return form == ROW_FP8 && f < ROW_CODES ? make_uint4(codes, codes, 0, 0) : make_uint4(zeros, zeros, zeros, zeros);
+    return form == ROW_WORDS ? load_piece<ROW_WORDS>(row, f)
+           : form == ROW_FP8 ? load_piece<ROW_FP8>(row, f)
+                             : load_piece<ROW_HALVES>(row, f);
 }
 
 template <int HEADS, int FEATURES>
 static __device__ __forceinline__ void load_tile(const attention_query &at, const value_place &place,
                                                  uint32_t first_slot, bool chunked,
-                                                 const int32_t indices[value_block<HEADS, FEATURES>::N_PIECES],
+                                                 const dsri_cache_entry rows[value_block<HEADS, FEATURES>::N_PIECES],
                                                  typename value_block<HEADS, FEATURES>::tile &tile)
 {
     typedef value_block<HEADS, FEATURES> block;
     const uint32_t t = threadIdx.x, slot = first_slot + t / 2;
-    const bool is_aligned = is_word_aligned(at.kv, at.kv_row_stride);
-    tile.is_selected = usable_index(at, slot) >= 0;
+    tile.is_selected = row_of_slot(at, slot).values != nullptr;
     const float4 *logits = reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * place.n_heads +
                                                             place.first_head + t % 2 * (block::N_HEADS / 2));
 #pragma unroll
     for (int i = 0; i < block::N_LOGITS; i++)
         tile.logits[i] = tile.is_selected ? logits[i] : make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int j = 0; j < block::N_PIECES; j++) {
-        const uint16_t *row = indices[j] >= 0 ? at.kv + (uint64_t)(uint32_t)indices[j] * at.kv_row_stride : nullptr;
-        const uint32_t zeros = 0x80008000u, f = place.first_feature + t % block::ROW_PARTS * 8;
-        tile.rows[j] = make_uint4(zeros, zeros, zeros, zeros);
-        if (row)
-            tile.rows[j] = is_aligned ? load_8<true>(row, f) : load_8<false>(row, f);
-    }
+    for (int j = 0; j < block::N_PIECES; j++)
+        tile.rows[j] = load_values(at.form, rows[j], place.first_feature + t % block::ROW_PARTS * 8);
     if (chunked && t < block::N_HEADS)
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -310,7 +336,8 @@ static __device__ __forceinline__ void store_max(const typename value_block<HEAD
 }
 
 template <int HEADS, int FEATURES>
-static __device__ __forceinline__ void store_tile(const typename value_block<HEADS, FEATURES>::tile &tile,
+static __device__ __forceinline__ void store_tile(row_form form, const value_place &place,
+                                                  const typename value_block<HEADS, FEATURES>::tile &tile,
                                                   typename value_block<HEADS, FEATURES>::buffer &buffer)
 {
     typedef value_block<HEADS, FEATURES> block;
@@ -328,8 +355,12 @@ static __device__ __forceinline__ void store_tile(const typename value_block<HEA
         *reinterpret_cast<float4 *>(&buffer.weights[t / 2][h + 4 * i]) = w;
     }
 #pragma unroll
-    for (int j = 0; j < block::N_PIECES; j++)
-        widen_8(tile.rows[j], &buffer.rows[t / block::ROW_PARTS + block::SLOTS_AT_ONCE * j][t % block::ROW_PARTS * 8]);
+    for (int j = 0; j < block::N_PIECES; j++) {
+        uint4 row = tile.rows[j];
+        if (form == ROW_FP8)
+            row = decode_piece<ROW_FP8>(row, place.first_feature + t % block::ROW_PARTS * 8);
+        widen_8(row, &buffer.rows[t / block::ROW_PARTS + block::SLOTS_AT_ONCE * j][t % block::ROW_PARTS * 8]);
+    }
 }
 
 /* Adds a tile's slots in order. */
@@ -426,13 +457,13 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
     const bool is_denominator_warp = warp == VALUE_WARPS, chunked = plan.chunked != 0;
     const uint32_t h = is_denominator_warp ? lane % block::N_HEADS : warp * HEADS, f = lane * FEATURES;
     float numerators[HEADS][FEATURES] = {}, denominator = 0.0f;
-    int32_t indices[block::N_PIECES];
+    dsri_cache_entry rows[block::N_PIECES];
     typename block::tile tile;
 
     if (!is_denominator_warp) {
-        load_indices<HEADS, FEATURES>(at, 0, indices);
-        load_tile<HEADS, FEATURES>(at, place, 0, chunked, indices, tile);
-        load_indices<HEADS, FEATURES>(at, SLOTS, indices);
+        load_rows<HEADS, FEATURES>(at, 0, rows);
+        load_tile<HEADS, FEATURES>(at, place, 0, chunked, rows, tile);
+        load_rows<HEADS, FEATURES>(at, SLOTS, rows);
     }
     find_max<HEADS, FEATURES>(at, plan, place.first_head, shared);
     if (is_denominator_warp)
@@ -450,10 +481,10 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
             __syncthreads();
         }
         if (!is_denominator_warp) {
-            store_tile<HEADS, FEATURES>(tile, buffer);
+            store_tile<HEADS, FEATURES>(at.form, place, tile, buffer);
             if (first_slot + SLOTS < at.width) {
-                load_tile<HEADS, FEATURES>(at, place, first_slot + SLOTS, chunked, indices, tile);
-                load_indices<HEADS, FEATURES>(at, first_slot + 2 * SLOTS, indices);
+                load_tile<HEADS, FEATURES>(at, place, first_slot + SLOTS, chunked, rows, tile);
+                load_rows<HEADS, FEATURES>(at, first_slot + 2 * SLOTS, rows);
             }
         }
         __syncthreads();

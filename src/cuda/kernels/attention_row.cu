@@ -70,20 +70,28 @@ static __device__ __forceinline__ float exp_approximate(float x)
 /* ---- bringing rows ---- */
 
 /* One row of 512 values by a whole warp, or zeros. */
-static __device__ __forceinline__ void bring_row(uint8_t *to, const uint16_t *from, bool is_here, uint32_t row)
+static __device__ __forceinline__ void bring_row(uint8_t *to, const void *from, bool is_here, uint32_t row)
 {
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++)
-        copy_async_16(to + piece_of_row(lane + 32 * i, row), from + (lane + 32 * i) * 8, is_here ? 16 : 0);
+        copy_async_16(to + piece_of_row(lane + 32 * i, row), static_cast<const uint8_t *>(from) + (lane + 32 * i) * 16,
+                      is_here ? 16 : 0);
 }
 
 /* The same from an address that is not a multiple of 16. */
-static __device__ __forceinline__ void bring_odd_row(uint8_t *to, const uint16_t *from, bool is_here, uint32_t row)
+static __device__ __forceinline__ void bring_odd_row(uint8_t *to, const uint16_t *from, uint32_t row)
 {
 #pragma unroll 1
     for (uint32_t piece = threadIdx.x % 32; piece < ROW_PIECES; piece += 32)
-        *reinterpret_cast<uint4 *>(to + piece_of_row(piece, row)) = load_8<false>(is_here ? from : nullptr, piece * 8);
+        *reinterpret_cast<uint4 *>(to + piece_of_row(piece, row)) = load_8<false>(from, piece * 8);
+}
+
+/* The value of lane `lane`. */
+static __device__ __forceinline__ const uint8_t *of_lane(const uint8_t *p, uint32_t lane)
+{
+    return reinterpret_cast<const uint8_t *>(
+        (uintptr_t)__shfl_sync(0xffffffffu, (unsigned long long)(uintptr_t)p, (int)lane));
 }
 
 /* A warp's share of a tile: slots warp + i * N_WARPS; lane i knows the index of the i-th. */
@@ -101,10 +109,31 @@ template <int GROUPS> struct tile_share {
     }
 };
 
-/* Where a KV row lies; for index -1 some address with the same alignment. */
-static __device__ __forceinline__ const uint16_t *row_of(const attention_query &at, int32_t index)
+/* A warp's share of rows that are not plain copies, a few rows at once; lane i knows where the i-th lies. */
+template <int GROUPS, row_form FORM>
+static __device__ __forceinline__ void decode_rows(const dsri_cache_entry &own, uint8_t *kv)
 {
-    return at.kv + (index < 0 ? 0 : (uint64_t)(uint32_t)index * at.kv_row_stride);
+    typedef tile_share<GROUPS> share;
+    enum { AT_ONCE = 5 };
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (uint32_t first = 0; first < share::N_SLOTS; first += AT_ONCE) {
+        uint4 loaded[AT_ONCE][2];
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            dsri_cache_entry row;
+            row.values = of_lane(own.values, first + i);
+            row.scales = of_lane(own.scales, first + i);
+            loaded[i][0] = load_piece<FORM>(row, lane * 8);
+            loaded[i][1] = load_piece<FORM>(row, (lane + 32) * 8);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            const uint32_t slot = share::slot(first + i);
+            decode_to<FORM>(kv + slot * ROW_BYTES + piece_of_row(lane, slot), loaded[i][0], lane);
+            decode_to<FORM>(kv + slot * ROW_BYTES + piece_of_row(lane + 32, slot), loaded[i][1], lane + 32);
+        }
+    }
 }
 
 /* Starts the copies of this warp's share of a tile; rows of slots that select nothing become zeros. */
@@ -114,24 +143,22 @@ static __device__ __forceinline__ void bring_tile(const attention_query &at, int
 {
     typedef tile_share<GROUPS> share;
     const uint32_t lane = threadIdx.x % 32;
-    const bool is_selected = index >= 0 && (uint64_t)index < at.kv_len;
-    if (!is_selected && index != -1)
+    const dsri_cache_entry own = find_row(at, index);
+    if (!own.values && index != -1)
         shared.is_bad = 1;
     if (lane < share::N_SLOTS)
-        shared.is_selected[tile][share::slot(lane)] = is_selected;
-    index = is_selected ? index : -1;
-    if (is_word_aligned(at.kv, at.kv_row_stride)) {
+        shared.is_selected[tile][share::slot(lane)] = own.values != nullptr;
+    if (at.form == ROW_WORDS) {
 #pragma unroll
         for (uint32_t i = 0; i < share::N_SLOTS; i++) {
-            const int32_t row = __shfl_sync(0xffffffffu, index, (int)i);
-            bring_row(shared.kv[tile] + share::slot(i) * ROW_BYTES, row_of(at, row), row >= 0, share::slot(i));
+            const uint8_t *row = of_lane(own.values, i);
+            bring_row(shared.kv[tile] + share::slot(i) * ROW_BYTES, row ? row : at.cache->pages, row != nullptr,
+                      share::slot(i));
         }
+    } else if (at.form == ROW_FP8) {
+        decode_rows<GROUPS, ROW_FP8>(own, shared.kv[tile]);
     } else {
-#pragma unroll 1
-        for (uint32_t i = 0; i < share::N_SLOTS; i++) {
-            const int32_t row = __shfl_sync(0xffffffffu, index, (int)i);
-            bring_odd_row(shared.kv[tile] + share::slot(i) * ROW_BYTES, row_of(at, row), row >= 0, share::slot(i));
-        }
+        decode_rows<GROUPS, ROW_HALVES>(own, shared.kv[tile]);
     }
     copy_async_arrive(&shared.is_full[tile]);
     __syncwarp();
@@ -152,7 +179,7 @@ static __device__ __forceinline__ void bring_queries(const attention_query &at, 
         if (is_word_aligned(q, 0))
             bring_row(to, q + head * DSRI_HEAD_DIM, true, head);
         else
-            bring_odd_row(to, q + head * DSRI_HEAD_DIM, true, head);
+            bring_odd_row(to, q + head * DSRI_HEAD_DIM, head);
     }
 }
 
