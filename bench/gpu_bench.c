@@ -1,6 +1,6 @@
 /* Times of the ops on a CUDA device: one graph launch per sample, medians of many, random data larger than the L2
- * cache. dsrows_gpu_bench [device|row] [indexer|attention|launch] [ROWS CONTEXT-OR-WIDTH] Prints microseconds by events
- * around single launches, and of back-to-back launches. */
+ * cache. dsrows_gpu_bench [device|row] [indexer|attention|launch] [fp4] [ROWS CONTEXT-OR-WIDTH] Prints microseconds by
+ * events around single launches, and of back-to-back launches. */
 #include <dsrows/dsrows.h>
 
 #include <dlfcn.h>
@@ -99,6 +99,37 @@ static uint16_t to_bf16(float x)
 
 static uint64_t random_state = 1;
 
+/* A buffer of random bytes, those from n_values on E8M0 scales of 2^-1 to 2^1. */
+static dsr_buffer *random_packed(uint64_t n_values, uint64_t n_scales)
+{
+    uint8_t *bytes = malloc(n_values + n_scales);
+    dsr_buffer *buffer;
+    need(bytes != NULL, "out of memory");
+    for (uint64_t i = 0; i < n_values + n_scales; i++)
+        bytes[i] = (uint8_t)(i < n_values ? next_random(&random_state) : 126 + next_random(&random_state) % 3);
+    check(dsr_buffer_create(context, n_values + n_scales, &buffer), "buffer");
+    check(dsr_buffer_write(buffer, 0, bytes, n_values + n_scales), "write");
+    free(bytes);
+    return buffer;
+}
+
+/* Queries on the FP4 grid, scale 1. */
+static dsr_buffer *random_grid(uint64_t n)
+{
+    static const float sizes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    uint16_t *values = malloc(n * sizeof *values);
+    dsr_buffer *buffer;
+    need(values != NULL, "out of memory");
+    for (uint64_t i = 0; i < n; i++) {
+        const uint32_t code = next_random(&random_state) % 16;
+        values[i] = to_bf16(code & 8 ? -sizes[code & 7] : sizes[code & 7]);
+    }
+    check(dsr_buffer_create(context, 2 * n, &buffer), "buffer");
+    check(dsr_buffer_write(buffer, 0, values, 2 * n), "write");
+    free(values);
+    return buffer;
+}
+
 /* A buffer of random BF16 values; long ones repeat a pool from different places. */
 static dsr_buffer *random_bf16(uint64_t n)
 {
@@ -184,9 +215,9 @@ static uint32_t n_sets(uint64_t bytes)
     return n > 16 ? 16 : (uint32_t)n;
 }
 
-static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens)
+static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens, int packed)
 {
-    const uint32_t n_keys = tokens / 4, sets = n_sets((uint64_t)n_rows * n_keys * 256);
+    const uint32_t n_keys = tokens / 4, sets = n_sets((uint64_t)n_rows * n_keys * (packed ? 68 : 256));
     dsr_encoder *encoders[16];
     dsr_buffer *buffers[16 * 70];
     uint32_t n_buffers = 0;
@@ -195,8 +226,11 @@ static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tok
         dsr_indexer_row rows[64];
         memset(rows, 0, sizeof rows);
         for (uint32_t r = 0; r < n_rows; r++) {
-            dsr_buffer *keys = buffers[n_buffers++] = random_bf16((uint64_t)n_keys * 128);
-            rows[r].keys = dsr_view_whole(keys, DSR_DTYPE_BF16);
+            dsr_buffer *keys = buffers[n_buffers++] = packed
+                                                          ? random_packed((uint64_t)n_keys * 64, (uint64_t)n_keys * 4)
+                                                          : random_bf16((uint64_t)n_keys * 128);
+            rows[r].keys = dsr_view_whole(keys, packed ? DSR_DTYPE_U8 : DSR_DTYPE_BF16);
+            rows[r].key_layout.format = packed ? DSR_FORMAT_FP4 : DSR_FORMAT_BF16;
             rows[r].kv_len = n_keys;
             rows[r].q_row = r;
             rows[r].output_offset = 512 * r;
@@ -206,7 +240,9 @@ static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tok
         desc.n_rows = n_rows;
         desc.rows = rows;
         desc.n_heads = 64;
-        desc.q = dsr_view_whole(buffers[n_buffers++] = random_bf16(n_rows * 64 * 128), DSR_DTYPE_BF16);
+        desc.q = dsr_view_whole(buffers[n_buffers++] =
+                                    packed ? random_grid(n_rows * 64 * 128) : random_bf16(n_rows * 64 * 128),
+                                DSR_DTYPE_BF16);
         desc.weights = dsr_view_whole(buffers[n_buffers++] = random_f32(n_rows * 64, 0.011f), DSR_DTYPE_F32);
         desc.output = dsr_view_whole(buffers[n_buffers++] = plain(n_rows * 2048), DSR_DTYPE_I32);
         uint64_t bytes;
@@ -215,7 +251,7 @@ static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tok
         check(dsr_encoder_create(context, &encoders[s]), "encoder");
         check(dsr_encode_indexer(encoders[s], &desc), "indexer");
     }
-    snprintf(name, sizeof name, "indexer + top-512, %2u rows, context %u", n_rows, tokens);
+    snprintf(name, sizeof name, "indexer + top-512%s, %2u rows, context %u", packed ? ", FP4" : "", n_rows, tokens);
     time_encoders(timer, encoders, sets, name);
     for (uint32_t s = 0; s < sets; s++)
         dsr_encoder_destroy(encoders[s]);
@@ -317,7 +353,7 @@ int main(int argc, char **argv)
     if (argc > 3 && atoi(argv[argc - 1]) > 0) {
         const uint32_t rows = (uint32_t)atoi(argv[argc - 2]), size = (uint32_t)atoi(argv[argc - 1]);
         if (has(argc, argv, "indexer"))
-            bench_indexer(&timer, rows, size);
+            bench_indexer(&timer, rows, size, has(argc, argv, "fp4"));
         else
             bench_attention(&timer, rows, size, 64, 0);
         dsr_context_destroy(context);
@@ -326,11 +362,14 @@ int main(int argc, char **argv)
     bench_launch(&timer);
     if (has(argc, argv, "launch")) {
         bench_attention(&timer, 1, 16, 64, 0);
-        bench_indexer(&timer, 1, 4);
+        bench_indexer(&timer, 1, 4, 0);
     }
+    if (!has(argc, argv, "attention") && !has(argc, argv, "launch") && desc.exactness == DSR_EXACT_DEVICE)
+        for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+            bench_indexer(&timer, shapes[i][0], shapes[i][1], 1);
     if (!has(argc, argv, "attention") && !has(argc, argv, "launch"))
         for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-            bench_indexer(&timer, shapes[i][0], shapes[i][1]);
+            bench_indexer(&timer, shapes[i][0], shapes[i][1], 0);
     if (!has(argc, argv, "indexer") && !has(argc, argv, "launch"))
         for (int flash = 0; flash < 2; flash++) {
             bench_attention(&timer, 1, 640, 64, flash);

@@ -80,44 +80,65 @@ static dsri_cuda_grid projection_grid(const void *plan)
     return (dsri_cuda_grid){p->n_groups * (uint32_t)dsri_panels(p->n_outputs), (p->n_rows + 7) / 8, 1};
 }
 
-static uint32_t most_scores(const dsri_indexer_plan *p)
+/* Tiles of tile_keys keys of all queries, as kernels/indexer_common.cuh deals them. */
+static uint64_t index_tiles(const dsri_indexer_plan *p, uint32_t tile_keys)
 {
-    uint64_t most = 1;
+    uint64_t n_tiles = 0;
     for (uint32_t r = 0; r < p->n_rows; r++) {
         const dsri_indexer_row_plan *row = &p->rows[r];
         const uint64_t n = row->scores ? row->kv_len : ((uint64_t)row->start_pos + row->n_queries) / row->ratio;
-        most = n > most ? n : most;
+        n_tiles += (n ? (n + tile_keys - 1) / tile_keys : 1) * row->n_queries;
     }
-    return (uint32_t)most;
+    return n_tiles;
 }
 
-/* Keys of a block of indexer_scores.cu. */
-static uint32_t score_block_keys(const dsri_indexer_plan *p)
-{
-    return p->n_heads == 32 ? 256 : 128;
-}
+/* Blocks that a Hopper device runs at once: how many there are changes no bits. */
+enum { SCORE_BLOCKS = 4 * 132, ROW_INDEXER_BLOCKS = 132 };
 
 static dsri_cuda_grid scores_grid(const void *plan)
 {
-    const dsri_indexer_plan *p = plan;
-    return (dsri_cuda_grid){(most_scores(p) + score_block_keys(p) - 1) / score_block_keys(p), p->n_queries, 1};
+    return (dsri_cuda_grid){at_most(index_tiles(plan, 128), SCORE_BLOCKS), 1, 1};
 }
 
-/* Blocks of indexer_scores_row.cu. */
-static dsri_cuda_grid row_scores_grid(const void *plan)
+static dsri_cuda_grid row_indexer_grid(const void *plan)
+{
+    return (dsri_cuda_grid){at_most(index_tiles(plan, 128), ROW_INDEXER_BLOCKS), 1, 1};
+}
+
+static dsri_cuda_grid fp4_indexer_grid(const void *plan)
+{
+    return (dsri_cuda_grid){at_most(index_tiles(plan, 192), ROW_INDEXER_BLOCKS), 1, 1};
+}
+
+static uint32_t n_packed_rows(const dsri_indexer_plan *p)
+{
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < p->n_rows; r++)
+        n += p->rows[r].keys.scale_bytes != 0;
+    return n;
+}
+
+static int has_packed_keys_alone(const void *plan)
 {
     const dsri_indexer_plan *p = plan;
-    const uint64_t n = most_scores(p);
-    const uint64_t n_blocks = (n + 127) / 128;
-    return (dsri_cuda_grid){n_blocks < 128 ? (uint32_t)n_blocks : 128, p->n_queries, 1};
+    return n_packed_rows(p) == p->n_rows;
 }
 
-/* q and keys as F32. */
+static int has_no_packed_keys(const void *plan)
+{
+    return n_packed_rows(plan) == 0;
+}
+
+/* score_shared of kernels/indexer_scores.cu. */
+enum {
+    SCORES_FIXED_BYTES = 3 * 128 * 64 + 64 * 8 + 256 + 128 * 4,
+    SCORES_SHARED_BYTES = SCORES_FIXED_BYTES + 128 * 128 * 4
+};
+
 static uint32_t scores_shared(const void *plan)
 {
     const dsri_indexer_plan *p = plan;
-    const uint32_t heads = p->n_heads == 32 ? 32 : 64;
-    return 128 * 4 * (heads + score_block_keys(p));
+    return SCORES_FIXED_BYTES + p->n_heads * 128 * 4;
 }
 
 static dsri_cuda_grid select_grid(const void *plan)
@@ -126,14 +147,20 @@ static dsri_cuda_grid select_grid(const void *plan)
     return (dsri_cuda_grid){p->n_queries, 1, 1};
 }
 
-/* The histograms of indexer_common.cuh. */
-static uint64_t histogram_bytes(const void *plan)
+/* Counts of tiles done. */
+static uint64_t indexer_count_bytes(const void *plan)
 {
     const dsri_indexer_plan *p = plan;
-    return (uint64_t)p->n_queries * 4096 * 4;
+    return (uint64_t)p->n_queries * 4;
 }
 
-enum { SCORES_SHARED_BYTES = 128 * 4 * (32 + 256), SELECT_SHARED_BYTES = 4096 * 8 + 4096 * 4 + 256 };
+/* select_shared of kernels/indexer_select.cuh; row_shared of kernels/indexer_scores_row.cu; fp4_shared of
+ * kernels/indexer_fp4.cu: the selection's, and queries of up to 2 groups of 64 heads. */
+enum {
+    SELECT_SHARED_BYTES = 16384 * 4 + 4096 * 8 + 2308 * 4 + 2048 * 4 + 256,
+    ROW_INDEXER_SHARED_BYTES = 8 * 6 * 4096 + 64 * 8 + 512,
+    FP4_INDEXER_SHARED_BYTES = SELECT_SHARED_BYTES + 2 * (8192 + 512 + 256) + 64 * 8 + 512
+};
 
 /* Blocks of attention_exact.cu: 16 or 80 slots of 32 heads, then 32 features of 16 heads or 64 of 32. */
 static dsri_cuda_grid logits_grid(const dsri_attention_plan *p, uint32_t n_slots)
@@ -295,6 +322,14 @@ static const dsri_cuda_kernel kernels[] = {
     ROW_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
     ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     {.op = DSRI_OP_INDEXER,
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_indexer_fp4__cuda",
+                   .block_x = 384,
+                   .shared_bytes = FP4_INDEXER_SHARED_BYTES,
+                   .grid = fp4_indexer_grid}},
+     .zeroed_bytes = indexer_count_bytes,
+     .accepts = has_packed_keys_alone},
+    {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
      .launches = {{.entry = "dsr_indexer_scores_bf16__cuda",
                    .block_x = 128,
@@ -304,17 +339,16 @@ static const dsri_cuda_kernel kernels[] = {
                   {.entry = "dsr_indexer_select_f32__cuda",
                    .block_x = 1024,
                    .shared_bytes = SELECT_SHARED_BYTES,
-                   .grid = select_grid}},
-     .zeroed_bytes = histogram_bytes},
+                   .grid = select_grid}}},
     {.op = DSRI_OP_INDEXER,
      .exactness = DSR_EXACT_ROW,
-     .n_launches = 2,
-     .launches = {{.entry = "dsr_indexer_scores_row_bf16__cuda", .block_x = 256, .grid = row_scores_grid},
-                  {.entry = "dsr_indexer_select_f32__cuda",
-                   .block_x = 1024,
-                   .shared_bytes = SELECT_SHARED_BYTES,
-                   .grid = select_grid}},
-     .zeroed_bytes = histogram_bytes},
+     .n_launches = 1,
+     .launches = {{.entry = "dsr_indexer_row_bf16__cuda",
+                   .block_x = 256,
+                   .shared_bytes = ROW_INDEXER_SHARED_BYTES,
+                   .grid = row_indexer_grid}},
+     .zeroed_bytes = indexer_count_bytes,
+     .accepts = has_no_packed_keys},
     {.op = DSRI_OP_COMPRESSOR,
      .n_launches = 1,
      .launches = {{.entry = "dsr_compressor_f32__cuda", .block_x = 512, .grid = compressor_grid}}},

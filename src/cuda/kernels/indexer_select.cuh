@@ -1,0 +1,333 @@
+/* Exact top-k of one query's scores by one block, in the order (greater score, lower index).
+ *
+ * Values (scores as ordered words, or maxima of 16 scores) lie in shared memory, in pieces if there are many. Counting
+ * them in windows of 2,048 bins from the greatest down finds a bound that at least k and not many more reach; a crowded
+ * bin is cut into finer bins, at last by index. What reaches the bound is sorted by counting and written. */
+#ifndef DSRI_INDEXER_SELECT_CUH
+#define DSRI_INDEXER_SELECT_CUH
+
+#include "cuda/kernels/indexer_common.cuh"
+
+enum {
+    SELECT_VALUES = 16384,
+    SELECT_BINS = 2048,
+    SELECT_BIN_SLOTS = 2308,
+    SELECT_ITEMS = 4096,
+    SELECT_BLOCKS = 2048,
+    SELECT_FIRST_SHIFT = 15
+};
+
+struct select_shared {
+    union {
+        uint32_t values[SELECT_VALUES];
+        struct {
+            uint64_t sorted[SELECT_ITEMS]; /* once the values are no longer needed */
+            uint32_t places[SELECT_ITEMS];
+        };
+    };
+    uint64_t items[SELECT_ITEMS];    /* value << 32 | ~key: greater is better */
+    uint32_t bins[SELECT_BIN_SLOTS]; /* those past SELECT_BINS are empty: threads may own some */
+    uint32_t blocks[SELECT_BLOCKS];
+    uint32_t warp_sums[32];
+    uint32_t n_taken;
+    uint32_t bin, before, inside, total; /* of the last search */
+};
+
+/* Values to choose from: scores of all keys, of all keys of the listed groups of 16, or maxima of groups. */
+struct select_source {
+    const float *scores;
+    const uint32_t *blocks; /* null: all */
+    uint32_t n;             /* values */
+    uint32_t n_keys;        /* keys, or groups, that there are */
+};
+
+static __device__ __forceinline__ uint32_t key_of(const select_source &from, uint32_t i)
+{
+    return from.blocks ? from.blocks[i / DSRI_SCORE_BLOCK] * DSRI_SCORE_BLOCK + i % DSRI_SCORE_BLOCK : i;
+}
+
+static __device__ __forceinline__ uint32_t select_pieces(const select_source &from)
+{
+    return (from.n + SELECT_VALUES - 1) / SELECT_VALUES;
+}
+
+static __device__ __forceinline__ uint32_t piece_length(const select_source &from, uint32_t piece)
+{
+    const uint32_t left = from.n - piece * SELECT_VALUES;
+    return left < SELECT_VALUES ? left : SELECT_VALUES;
+}
+
+/* Brings a piece of the values to shared memory, up to a multiple of 4. Gives the greatest of this thread's. */
+template <int THREADS>
+static __device__ uint32_t load_values(const select_source &from, uint32_t piece, select_shared &shared)
+{
+    const uint32_t first = piece * SELECT_VALUES, n = piece_length(from, piece), t = threadIdx.x;
+    const uint32_t n_wide = from.blocks == nullptr && ((uintptr_t)from.scores & 15) == 0 ? n & ~3u : 0;
+    __syncthreads();
+    for (uint32_t i = 4 * t; i < n_wide; i += 4 * THREADS)
+        copy_async_16(&shared.values[i], from.scores + first + i, 16);
+    for (uint32_t i = n_wide + t; i < ((n + 3) & ~3u); i += THREADS) {
+        const uint32_t key = i < n ? key_of(from, first + i) : from.n_keys;
+        if (key < from.n_keys)
+            copy_async_4(&shared.values[i], from.scores + key);
+        else
+            shared.values[i] = 0xff800000u;
+    }
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncthreads();
+    uint32_t greatest = 0;
+#pragma unroll 2
+    for (uint32_t i = 4 * t; i < n; i += 4 * THREADS) {
+        uint4 *at = reinterpret_cast<uint4 *>(&shared.values[i]);
+        uint4 v = *at;
+        v.x = ordered_score(__uint_as_float(v.x));
+        v.y = ordered_score(__uint_as_float(v.y));
+        v.z = ordered_score(__uint_as_float(v.z));
+        v.w = ordered_score(__uint_as_float(v.w));
+        greatest = max(max(max(greatest, v.x), max(v.y, v.z)), v.w);
+        *at = v;
+    }
+    return greatest;
+}
+
+/* Calls visit(value, number) for all values, whole warps together; each thread meets the values it loaded. */
+template <int THREADS, typename Visit>
+static __device__ __forceinline__ void walk_values(const select_source &from, select_shared &shared, Visit visit)
+{
+    const uint32_t n_pieces = select_pieces(from);
+    for (uint32_t piece = 0; piece < n_pieces; piece++) {
+        if (n_pieces > 1)
+            load_values<THREADS>(from, piece, shared);
+        const uint32_t n = piece_length(from, piece);
+#pragma unroll 2
+        for (uint32_t first = 0; first < n; first += 4 * THREADS) {
+            const uint32_t i = first + 4 * threadIdx.x;
+            const uint4 v = i < n ? *reinterpret_cast<const uint4 *>(&shared.values[i]) : make_uint4(0, 0, 0, 0);
+            const uint32_t number = piece * SELECT_VALUES + i;
+            visit(v.x, number);
+            visit(v.y, number + 1);
+            visit(v.z, number + 2);
+            visit(v.w, number + 3);
+        }
+    }
+}
+
+/* Sum of what lower threads give; `total` of all. */
+template <int THREADS>
+static __device__ __forceinline__ uint32_t sum_before(uint32_t mine, uint32_t &total, select_shared &shared)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t sum = mine;
+#pragma unroll
+    for (uint32_t s = 1; s < 32; s *= 2) {
+        const uint32_t other = __shfl_up_sync(0xffffffffu, sum, s);
+        sum += lane >= s ? other : 0;
+    }
+    if (lane == 31)
+        shared.warp_sums[warp] = sum;
+    __syncthreads();
+    const uint32_t of_warp = lane < THREADS / 32 ? shared.warp_sums[lane] : 0;
+    total = __reduce_add_sync(0xffffffffu, of_warp);
+    return sum - mine + __reduce_add_sync(0xffffffffu, lane < warp ? of_warp : 0);
+}
+
+/* Finds the bin in which the `needed` best end, bin 0 being the best, and clears the bins. */
+template <int THREADS> static __device__ void find_bin(uint32_t needed, select_shared &shared)
+{
+    constexpr uint32_t OWN = (SELECT_BINS + THREADS - 1) / THREADS;
+    uint32_t counts[OWN], mine = 0, total;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t i = 0; i < OWN; i++) {
+        counts[i] = shared.bins[threadIdx.x * OWN + i];
+        shared.bins[threadIdx.x * OWN + i] = 0;
+        mine += counts[i];
+    }
+    uint32_t before = sum_before<THREADS>(mine, total, shared);
+    if (threadIdx.x == 0)
+        shared.total = total;
+    if (before < needed && before + mine >= needed) {
+#pragma unroll
+        for (uint32_t i = 0; i < OWN; i++) {
+            if (before < needed && before + counts[i] >= needed) {
+                shared.bin = threadIdx.x * OWN + i;
+                shared.before = before;
+                shared.inside = counts[i];
+            }
+            before += counts[i];
+        }
+    }
+    __syncthreads();
+}
+
+/* What reaches it: greater values, and of equal ones those with ~key >= rest. */
+struct select_bound {
+    uint32_t value, rest;
+};
+
+/* Least shift that brings [least, top] into the bins. */
+static __device__ __forceinline__ uint32_t shift_for(uint32_t range)
+{
+    const int bits = 32 - __clz((int)range);
+    return bits > 11 ? (uint32_t)(bits - 11) : 0;
+}
+
+/* A bound that the k best reach and at most `room` values, or all that are not excluded if there are fewer than k. */
+template <int THREADS>
+static __device__ select_bound find_bound(const select_source &from, uint32_t k, uint32_t room, uint32_t greatest,
+                                          select_shared &shared)
+{
+    uint32_t top = greatest, shift = SELECT_FIRST_SHIFT, least = EXCLUDED + 1, needed = k;
+    bool is_tied = false; /* only keys of value `tied` are left to tell apart, by ~key */
+    uint32_t tied = 0;
+    if (greatest < least)
+        return select_bound{least, 0};
+    for (;;) {
+        walk_values<THREADS>(from, shared, [&](uint32_t v, uint32_t i) {
+            const uint32_t x = !is_tied ? v : v == tied ? ~key_of(from, i) : 0;
+            const uint32_t bin = (top - x) >> shift;
+            if (x - least <= top - least && bin < SELECT_BINS)
+                atomicAdd(&shared.bins[bin], 1u);
+        });
+        find_bin<THREADS>(needed, shared);
+        const bool is_last_window = (top - least) >> shift < SELECT_BINS;
+        if (shared.total < needed) {
+            if (is_last_window)
+                return select_bound{least, 0};
+            needed -= shared.total;
+            top -= SELECT_BINS << shift;
+            shift = shift_for(top - least);
+            continue;
+        }
+        needed -= shared.before;
+        top -= shared.bin << shift;
+        const uint32_t width = (1u << shift) - 1, low = top - least > width ? top - width : least;
+        if (k - needed + shared.inside <= room)
+            return is_tied ? select_bound{tied, low} : select_bound{low, 0};
+        if (shift == 0) {
+            tied = top;
+            is_tied = true;
+            top = 0xffffffffu;
+            least = ~(from.n_keys - 1);
+            shift = shift_for(top - least);
+        } else {
+            shift = shift > 11 ? shift - 11 : 0;
+        }
+    }
+}
+
+/* Calls take(place, value, number) for every value that reaches the bound; places in no order. */
+template <int THREADS, typename Take>
+static __device__ __forceinline__ void collect(const select_source &from, select_bound bound, select_shared &shared,
+                                               Take take)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    walk_values<THREADS>(from, shared, [&](uint32_t v, uint32_t i) {
+        const bool is_taken =
+            v > bound.value || (v == bound.value && (bound.rest == 0 || ~key_of(from, i) >= bound.rest));
+        const uint32_t takers = __ballot_sync(0xffffffffu, is_taken);
+        if (takers == 0)
+            return;
+        uint32_t place = 0;
+        if (lane == 0)
+            place = atomicAdd(&shared.n_taken, (uint32_t)__popc(takers));
+        place = __shfl_sync(0xffffffffu, place, 0) + (uint32_t)__popc(takers & ((1u << lane) - 1));
+        if (is_taken)
+            take(place, v, i);
+    });
+    __syncthreads();
+}
+
+/* Loads all values, if they are one piece, and finds the greatest. */
+template <int THREADS> static __device__ uint32_t find_greatest(const select_source &from, select_shared &shared)
+{
+    uint32_t greatest = 0;
+    for (uint32_t piece = 0; piece < select_pieces(from); piece++)
+        greatest = max(greatest, load_values<THREADS>(from, piece, shared));
+    greatest = __reduce_max_sync(0xffffffffu, greatest);
+    if (threadIdx.x % 32 == 0)
+        shared.warp_sums[threadIdx.x / 32] = greatest;
+    if (threadIdx.x == 0)
+        shared.n_taken = 0;
+    __syncthreads();
+    return __reduce_max_sync(0xffffffffu, threadIdx.x % 32 < THREADS / 32 ? shared.warp_sums[threadIdx.x % 32] : 0);
+}
+
+/* Writes the k best of n items in order: bins by value (by index if all values are equal), then a count within the bin.
+ */
+template <int THREADS>
+static __device__ void sort_and_write(const indexer_query &at, uint32_t k, uint32_t n, uint32_t greatest,
+                                      uint32_t least, select_shared &shared)
+{
+    constexpr uint32_t OWN = (SELECT_BINS + THREADS - 1) / THREADS;
+    const bool by_key = greatest == least;
+    const uint32_t top = by_key ? 0xffffffffu : greatest;
+    const uint32_t shift = shift_for(by_key ? at.n_seen : greatest - least);
+    const auto bin_of = [&](uint64_t item) { return (top - (uint32_t)(by_key ? item : item >> 32)) >> shift; };
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+        shared.places[i] = atomicAdd(&shared.bins[bin_of(shared.items[i])], 1u);
+    __syncthreads();
+    uint32_t counts[OWN], mine = 0, total;
+#pragma unroll
+    for (uint32_t i = 0; i < OWN; i++) {
+        counts[i] = shared.bins[threadIdx.x * OWN + i];
+        mine += counts[i];
+    }
+    uint32_t before = sum_before<THREADS>(mine, total, shared);
+#pragma unroll
+    for (uint32_t i = 0; i < OWN; i++) {
+        shared.bins[threadIdx.x * OWN + i] = before;
+        before += counts[i];
+    }
+    if (threadIdx.x == 0)
+        shared.bins[SELECT_BINS] = n;
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+        const uint64_t item = shared.items[i];
+        shared.sorted[shared.bins[bin_of(item)] + shared.places[i]] = item;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+        const uint64_t item = shared.sorted[i];
+        const uint32_t bin = bin_of(item), end = shared.bins[bin + 1];
+        uint32_t rank = shared.bins[bin];
+        for (uint32_t j = rank; j < end; j++)
+            rank += shared.sorted[j] > item;
+        if (rank < k)
+            at.output[rank] = (int32_t) ~(uint32_t)item + at.offset;
+    }
+    for (uint32_t i = n + threadIdx.x; i < k; i += THREADS)
+        at.output[i] = -1;
+}
+
+/* Called by all THREADS threads of a block, once the query's scores (and maxima) are in memory. */
+template <int THREADS> static __device__ void select_query(const indexer_query &at, uint32_t k, select_shared &shared)
+{
+    for (uint32_t i = threadIdx.x; i < SELECT_BIN_SLOTS; i += THREADS)
+        shared.bins[i] = 0;
+    select_source from = {at.scores, nullptr, at.n_seen, at.n_seen};
+    if (at.maxima) {
+        const uint32_t n_groups = (at.n_seen - 1) / DSRI_SCORE_BLOCK + 1;
+        const select_source groups = {at.maxima, nullptr, n_groups, n_groups};
+        const uint32_t greatest = find_greatest<THREADS>(groups, shared);
+        const select_bound bound = find_bound<THREADS>(
+            groups, k, k <= SELECT_VALUES / DSRI_SCORE_BLOCK / 2 ? SELECT_VALUES / DSRI_SCORE_BLOCK : SELECT_BLOCKS,
+            greatest, shared);
+        collect<THREADS>(groups, bound, shared,
+                         [&](uint32_t place, uint32_t, uint32_t i) { shared.blocks[place] = i; });
+        from.blocks = shared.blocks;
+        from.n = shared.n_taken * DSRI_SCORE_BLOCK;
+    }
+    const uint32_t greatest = find_greatest<THREADS>(from, shared);
+    const select_bound bound = find_bound<THREADS>(from, k, 2 * k, greatest, shared);
+    collect<THREADS>(from, bound, shared, [&](uint32_t place, uint32_t v, uint32_t i) {
+        shared.items[place] = (uint64_t)v << 32 | (uint32_t)~key_of(from, i);
+    });
+    sort_and_write<THREADS>(at, k, shared.n_taken, greatest, bound.value, shared);
+}
+
+#endif

@@ -1,0 +1,297 @@
+/* Lists of the indexer for score patterns that are hard to select from, on a CUDA device: long rows, ties, crowds,
+ * gaps. dsrows_gpu_select [MOST-KEYS] Queries are such that a key's score is the sum of its first two features, exactly
+ * in any order, so both exactnesses must give the reference's list. Exit 0 if all lists are equal, 1 if not, 77 if
+ * there is no device. */
+#include "reference/reference.h"
+
+#include <dsrows/dsrows.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_HEADS = 32, MAX_TOP_K = 2048, DIM = 128 };
+
+static dsr_context *context;
+static uint32_t n_failed, n_passed;
+
+static void check(dsr_status status, const char *what)
+{
+    if (status == DSR_OK)
+        return;
+    printf("FAIL %s: %s: %s\n", what, dsr_status_name(status), dsr_context_error_text(context));
+    exit(1);
+}
+
+static uint32_t next_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 33);
+}
+
+static uint16_t to_bf16(float x)
+{
+    uint32_t b;
+    memcpy(&b, &x, sizeof b);
+    return (uint16_t)(b >> 16);
+}
+
+typedef enum score_pattern {
+    RANDOM, /* all different, about */
+    EQUAL,  /* one value */
+    FEW,    /* four values */
+    RISING, /* the best last, in crowded groups */
+    FALLING,
+    CROWD,      /* one great value, all others within a hair */
+    MOSTLY_BAD, /* one key of 37 finite */
+    ALL_BAD,
+    NEGATIVE, /* scores below zero */
+    N_PATTERNS
+} score_pattern;
+
+static const char *const pattern_names[N_PATTERNS] = {"random", "equal",      "few",     "rising",  "falling",
+                                                      "crowd",  "mostly bad", "all bad", "negative"};
+
+/* The two features of key t, multiples of 2^-7 below 2 and of 2^-15 below 2^-8. */
+static void draw_key(score_pattern pattern, uint32_t t, uint32_t n, uint64_t *state, uint16_t key[2])
+{
+    const uint32_t place = pattern == FALLING ? n - 1 - t : t;
+    uint32_t value; /* 15 bits */
+    switch (pattern) {
+    case EQUAL:
+    case ALL_BAD:
+        value = 20000;
+        break;
+    case FEW:
+        value = 5000 * (1 + next_random(state) % 4);
+        break;
+    case RISING:
+    case FALLING:
+        value = (uint32_t)((uint64_t)place * 32767 / n);
+        break;
+    case CROWD:
+        value = t == n / 2 ? 32767 : 16384 + next_random(state) % 2;
+        break;
+    default:
+        value = next_random(state) % 32768;
+    }
+    key[0] = to_bf16((float)(value >> 7) / 128.0f);
+    key[1] = to_bf16((float)(value & 127) / 32768.0f);
+    if (pattern == ALL_BAD || (pattern == MOSTLY_BAD && next_random(state) % 37 != 0))
+        key[1] = 0x7fc0;
+}
+
+static dsr_buffer *filled(const void *from, uint64_t n_bytes)
+{
+    dsr_buffer *buffer;
+    check(dsr_buffer_create(context, n_bytes, &buffer), "buffer");
+    if (from)
+        check(dsr_buffer_write(buffer, 0, from, n_bytes), "write");
+    return buffer;
+}
+
+typedef struct one_case {
+    uint32_t n_keys, top_k;
+    score_pattern pattern;
+    int wants_scores;
+} one_case;
+
+static void run_case(const one_case *c, const uint16_t *q, const float *weights, uint16_t *keys, float *scores)
+{
+    static int32_t expected[MAX_TOP_K], given[MAX_TOP_K];
+    uint64_t state = c->n_keys * 31 + c->pattern, bytes;
+    for (uint32_t t = 0; t < c->n_keys; t++)
+        draw_key(c->pattern, t, c->n_keys, &state, &keys[(size_t)t * DIM]);
+    for (uint32_t t = 0; t < c->n_keys; t++) {
+        const float sum = ref_f32_from_bf16(keys[(size_t)t * DIM]) + ref_f32_from_bf16(keys[(size_t)t * DIM + 1]);
+        scores[t] = isfinite(sum) ? (weights[0] < 0 ? -sum : sum) : -INFINITY;
+    }
+    ref_top_k(scores, c->n_keys, c->top_k, 0, expected);
+
+    dsr_indexer_row row = {0};
+    dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
+    dsr_buffer *buffers[6];
+    dsr_encoder *encoder;
+    row.keys = dsr_view_whole(buffers[0] = filled(keys, 2ull * DIM * c->n_keys), DSR_DTYPE_BF16);
+    row.kv_len = c->n_keys;
+    row.ratio = 1;
+    row.start_pos = c->n_keys - 1;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.n_heads = N_HEADS;
+    desc.top_k = c->top_k;
+    desc.q = dsr_view_whole(buffers[1] = filled(q, 2 * N_HEADS * DIM), DSR_DTYPE_BF16);
+    desc.weights = dsr_view_whole(buffers[2] = filled(weights, 4 * N_HEADS), DSR_DTYPE_F32);
+    desc.output = dsr_view_whole(buffers[3] = filled(NULL, 4 * MAX_TOP_K), DSR_DTYPE_I32);
+    buffers[4] = filled(NULL, 4ull * c->n_keys);
+    if (c->wants_scores)
+        desc.scores = dsr_view_whole(buffers[4], DSR_DTYPE_F32);
+    check(dsr_indexer_workspace(context, &desc, &bytes), "workspace");
+    desc.workspace = dsr_view_whole(buffers[5] = filled(NULL, bytes), DSR_DTYPE_U8);
+    check(dsr_encoder_create(context, &encoder), "encoder");
+    check(dsr_encode_indexer(encoder, &desc), "indexer");
+    for (int round = 0; round < 2; round++) {
+        check(round ? dsr_encoder_replay(encoder) : dsr_encoder_submit(encoder), "submit");
+        check(dsr_encoder_wait(encoder), "wait");
+    }
+    check(dsr_buffer_read(buffers[3], 0, given, 4 * c->top_k), "read");
+    uint32_t i = 0;
+    while (i < c->top_k && given[i] == expected[i])
+        i++;
+    n_passed += i == c->top_k;
+    n_failed += i < c->top_k;
+    fflush(stdout);
+    if (i < c->top_k)
+        printf("FAIL %u keys, top %u, %s: place %u has %d, expected %d\n", c->n_keys, c->top_k,
+               pattern_names[c->pattern], i, given[i], expected[i]);
+    dsr_encoder_destroy(encoder);
+    for (int b = 0; b < 6; b++)
+        dsr_buffer_destroy(buffers[b]);
+}
+
+/* Packed keys: scores and lists against the reference on the decoded keys. */
+typedef struct packed_case {
+    uint32_t n_heads, n_keys, page_size; /* 0: one piece */
+    int q_is_grid;
+    uint32_t scale_span; /* scales are drawn from 126 on; 255: from all 256 */
+} packed_case;
+
+static uint16_t draw_grid(uint64_t *state, float scale)
+{
+    static const float sizes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    const uint32_t code = next_random(state) % 16;
+    return to_bf16(code & 8 ? -sizes[code & 7] * scale : sizes[code & 7] * scale);
+}
+
+static void run_packed(const packed_case *c)
+{
+    enum { TOP_K = 512 };
+    const uint32_t page = c->page_size ? c->page_size : c->n_keys, n_pages = (c->n_keys - 1) / page + 1;
+    uint64_t state = c->n_keys + c->scale_span * 7 + c->n_heads, bytes;
+    uint8_t *pages = malloc((size_t)(n_pages + 1) * page * 68);
+    int32_t *table = malloc(4 * n_pages), given[TOP_K], expected[TOP_K];
+    uint16_t *q = malloc(2 * DIM * c->n_heads), *keys = malloc((size_t)c->n_keys * DIM * 2);
+    float *weights = malloc(4 * c->n_heads), *scores = malloc(4 * c->n_keys), *given_scores = malloc(4 * c->n_keys);
+    for (uint32_t i = 0; i < DIM * c->n_heads; i++)
+        q[i] = c->q_is_grid ? draw_grid(&state, (float)(1u << i / DIM % 4))
+                            : to_bf16((float)next_random(&state) / 1e9f - 1);
+    for (uint32_t h = 0; h < c->n_heads; h++)
+        weights[h] = c->scale_span == 1 ? -0.25f : (float)next_random(&state) / 4e9f - 0.2f;
+    for (size_t i = 0; i < (size_t)(n_pages + 1) * page * 68; i++)
+        pages[i] = (uint8_t)next_random(&state);
+    for (uint32_t p = 0; p < n_pages; p++)
+        table[p] = (int32_t)(n_pages - p);
+    if (n_pages > 2)
+        table[1] = -5;
+    for (uint32_t t = 0; t < c->n_keys; t++) {
+        const int32_t id = c->page_size ? table[t / page] : 0;
+        uint8_t *at = pages + (size_t)(id < 0 ? 0 : id) * page * 68, *scale = at + page * 64 + t % page * 4;
+        for (int b = 0; b < 4; b++)
+            scale[b] =
+                (uint8_t)(c->scale_span == 255 ? next_random(&state) % 256 : 126 + next_random(&state) % c->scale_span);
+        if (t % 97 == 5)
+            scale[1] = (uint8_t)(scale[0] + 9);
+        ref_decode_fp4_key(at + t % page * 64, scale, &keys[(size_t)t * DIM]);
+        if (id < 0)
+            keys[(size_t)t * DIM] = 0x7fc0;
+    }
+    ref_indexer_scores(q, weights, keys, DIM, c->n_keys, c->n_keys, c->n_heads, scores);
+    ref_top_k(scores, c->n_keys, TOP_K, 0, expected);
+
+    dsr_indexer_row row = {0};
+    dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
+    dsr_buffer *buffers[7];
+    dsr_encoder *encoder;
+    row.keys =
+        dsr_view_whole(buffers[0] = filled(pages, (uint64_t)(n_pages + (c->page_size != 0)) * page * 68), DSR_DTYPE_U8);
+    buffers[1] = filled(table, 4 * n_pages);
+    row.key_layout.format = DSR_FORMAT_FP4;
+    row.key_layout.page_size = c->page_size;
+    if (c->page_size)
+        row.key_layout.page_table = dsr_view_whole(buffers[1], DSR_DTYPE_I32);
+    row.kv_len = c->n_keys;
+    row.ratio = 1;
+    row.start_pos = c->n_keys - 1;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.n_heads = c->n_heads;
+    desc.q = dsr_view_whole(buffers[2] = filled(q, 2 * c->n_heads * DIM), DSR_DTYPE_BF16);
+    desc.weights = dsr_view_whole(buffers[3] = filled(weights, 4 * c->n_heads), DSR_DTYPE_F32);
+    desc.output = dsr_view_whole(buffers[4] = filled(NULL, 4 * TOP_K), DSR_DTYPE_I32);
+    desc.scores = dsr_view_whole(buffers[5] = filled(NULL, 4ull * c->n_keys), DSR_DTYPE_F32);
+    check(dsr_indexer_workspace(context, &desc, &bytes), "workspace");
+    desc.workspace = dsr_view_whole(buffers[6] = filled(NULL, bytes), DSR_DTYPE_U8);
+    check(dsr_encoder_create(context, &encoder), "encoder");
+    check(dsr_encode_indexer(encoder, &desc), "indexer");
+    check(dsr_encoder_submit(encoder), "submit");
+    check(dsr_encoder_wait(encoder), "wait");
+    check(dsr_buffer_read(buffers[4], 0, given, sizeof given), "read");
+    check(dsr_buffer_read(buffers[5], 0, given_scores, 4ull * c->n_keys), "read");
+    uint32_t t = 0;
+    while (t < c->n_keys && memcmp(&scores[t], &given_scores[t], 4) == 0)
+        t++;
+    const int is_good = t == c->n_keys && memcmp(given, expected, sizeof given) == 0;
+    n_passed += is_good;
+    n_failed += !is_good;
+    if (!is_good)
+        printf("FAIL packed: %u heads, %u keys, pages of %u, %s q, span %u: score %u is %a, expected %a\n", c->n_heads,
+               c->n_keys, c->page_size, c->q_is_grid ? "grid" : "other", c->scale_span, t,
+               t < c->n_keys ? (double)given_scores[t] : 0, t < c->n_keys ? (double)scores[t] : 0);
+    fflush(stdout);
+    dsr_encoder_destroy(encoder);
+    for (int b = 0; b < 7; b++)
+        dsr_buffer_destroy(buffers[b]);
+    free(pages);
+    free(table);
+    free(q);
+    free(keys);
+    free(weights);
+    free(scores);
+    free(given_scores);
+}
+
+static void run_all_packed(void)
+{
+    static const packed_case cases[] = {{64, 700, 0, 1, 3},   {32, 130, 16, 1, 2}, {64, 1000, 64, 1, 4},
+                                        {64, 300, 128, 0, 3}, {128, 250, 0, 1, 3}, {64, 200, 32, 1, 255},
+                                        {32, 17, 256, 1, 1},  {64, 130, 0, 1, 1},  {128, 90, 16, 0, 255}};
+    for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        run_packed(&cases[i]);
+}
+
+int main(int argc, char **argv)
+{
+    static const uint32_t sizes[] = {1, 15, 129, 511, 2048, 16384, 16385, 40000, 65537, 262144, 300001};
+    static const uint32_t widths[] = {32, 512, 2048};
+    const uint32_t most = argc > 1 ? (uint32_t)atoi(argv[1]) : 300001;
+    static uint16_t q[N_HEADS * DIM];
+    float weights[N_HEADS];
+    uint16_t *keys = calloc((size_t)most * DIM, sizeof *keys);
+    float *scores = malloc((size_t)most * sizeof *scores);
+    for (uint32_t h = 0; h < N_HEADS; h++)
+        q[h * DIM] = q[h * DIM + 1] = to_bf16(1.0f);
+    for (int exactness = 0; exactness < 2 && keys && scores; exactness++) {
+        dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+        desc.device = DSR_DEVICE_CUDA;
+        desc.exactness = exactness ? DSR_EXACT_ROW : DSR_EXACT_DEVICE;
+        if (dsr_context_create(&desc, &context) != DSR_OK) {
+            printf("skipped: %s\n", dsr_create_error_text());
+            return 77;
+        }
+        run_all_packed();
+        for (uint32_t s = 0; s < sizeof sizes / sizeof sizes[0] && sizes[s] <= most; s++)
+            for (uint32_t w = 0; w < 3; w++)
+                for (int pattern = 0; pattern < N_PATTERNS; pattern++) {
+                    const one_case c = {sizes[s], widths[w], (score_pattern)pattern, (pattern + (int)w) % 2};
+                    for (uint32_t h = 0; h < N_HEADS; h++)
+                        weights[h] = pattern == NEGATIVE ? -1.0f / N_HEADS : 1.0f / N_HEADS;
+                    run_case(&c, q, weights, keys, scores);
+                }
+        dsr_context_destroy(context);
+    }
+    free(keys);
+    free(scores);
+    printf("lists: %u equal, %u not\n", n_passed, n_failed);
+    return n_failed != 0;
+}
