@@ -134,7 +134,8 @@ static void take_samples(session *a, bench_work *work, session *versus, bench_wo
     free(joint);
 }
 
-int bench_measure(session *a, session *versus, const bench_shape *shape, double seconds, bench_result *result)
+int bench_measure(session *a, session *versus, const bench_shape *shape, const bench_shape *versus_shape,
+                  double seconds, bench_result *result)
 {
     bench_work work, versus_work;
     memset(result, 0, sizeof *result);
@@ -144,7 +145,7 @@ int bench_measure(session *a, session *versus, const bench_shape *shape, double 
     const uint64_t seed = (uint64_t)(bench_now() * 1e9);
     bench_build(a, shape, seed, shape->rows > 1, &work);
     if (versus != NULL) {
-        bench_build(versus, shape, seed, 0, &versus_work);
+        bench_build(versus, versus_shape, seed, 0, &versus_work);
     }
     if (a->code == CLI_DONE && (versus == NULL || versus->code == CLI_DONE)) {
         for (int again = 0; again < 2; again++) {

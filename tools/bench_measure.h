@@ -21,8 +21,10 @@ typedef struct bench_result {
     int is_equal;       /* joint and alone left the same bytes */
 } bench_result;
 
-/* Context A and, if `versus` is not null, context B. seconds: how long to take samples. CLI_DONE or an exit code. */
-int bench_measure(session *a, session *versus, const bench_shape *shape, double seconds, bench_result *result);
+/* Context A and, if `versus` is not null, context B with a shape of its own. seconds: how long to take samples.
+ * CLI_DONE or an exit code. */
+int bench_measure(session *a, session *versus, const bench_shape *shape, const bench_shape *versus_shape,
+                  double seconds, bench_result *result);
 
 /* Seconds of encoding, submitting and waiting for the smallest op there is: one value to gather. */
 double bench_measure_smallest(session *s);

@@ -16,7 +16,8 @@ static uint32_t *field_named(bench_shape *shape, const char *name)
         uint32_t *field;
     } fields[] = {{"rows", &shape->rows},   {"context", &shape->context}, {"heads", &shape->heads},
                   {"top_k", &shape->top_k}, {"width", &shape->width},     {"ratio", &shape->ratio},
-                  {"dim", &shape->dim},     {"inputs", &shape->inputs},   {"outputs", &shape->outputs}};
+                  {"dim", &shape->dim},     {"inputs", &shape->inputs},   {"outputs", &shape->outputs},
+                  {"page", &shape->page}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         if (strcmp(fields[i].name, name) == 0) {
             return fields[i].field;
@@ -37,6 +38,21 @@ static int parse_pattern(bench_shape *shape, const char *name)
     return 0;
 }
 
+int bench_parse_format(bench_op op, const char *name, dsr_cache_format *format)
+{
+    const int is_attention = op == BENCH_TWO_PASS || op == BENCH_FLASH;
+    if (strcmp(name, "bf16") == 0 && (is_attention || op == BENCH_INDEXER)) {
+        *format = DSR_FORMAT_BF16;
+    } else if (strcmp(name, "fp4") == 0 && op == BENCH_INDEXER) {
+        *format = DSR_FORMAT_FP4;
+    } else if (strcmp(name, "fp8") == 0 && is_attention) {
+        *format = DSR_FORMAT_FP8;
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
 static int parse_parameter(bench_shape *shape, char *word)
 {
     char *value = strchr(word, '=');
@@ -47,6 +63,9 @@ static int parse_parameter(bench_shape *shape, char *word)
     *value++ = '\0';
     if (strcmp(word, "pattern") == 0) {
         return parse_pattern(shape, value);
+    }
+    if (strcmp(word, "format") == 0) {
+        return bench_parse_format(shape->op, value, &shape->format);
     }
     uint32_t *field = field_named(shape, word);
     if (field == NULL || !cli_parse_u64(value, 16777216, &number)) {
@@ -70,7 +89,10 @@ static int is_complete(const bench_shape *shape)
             return 0;
         }
     }
-    return shape->rows > 0 && shape->rows <= DSR_MAX_ROWS;
+    const int is_plain = shape->format == DSR_FORMAT_BF16 && shape->page == 0;
+    dsr_cache_format bf16;
+    return shape->rows > 0 && shape->rows <= DSR_MAX_ROWS && (is_plain || shape->pattern == BENCH_RANDOM) &&
+           (is_plain || bench_parse_format(shape->op, "bf16", &bf16));
 }
 
 /* 1 for a shape, 0 for an empty line, -1 for a bad one. */
@@ -182,16 +204,25 @@ double bench_flops(const bench_shape *shape)
     return 0;
 }
 
+/* Of an entry of a cache: values and the scales in use. */
+static double entry_bytes(const bench_shape *shape, uint32_t dim)
+{
+    if (shape->format == DSR_FORMAT_BF16) {
+        return 2.0 * dim;
+    }
+    return shape->format == DSR_FORMAT_FP4 ? 68 : 583;
+}
+
 double bench_bytes(const bench_shape *shape)
 {
     const double rows = shape->rows;
     const double coff = shape->ratio == 4 ? 2 : 1;
     switch (shape->op) {
     case BENCH_INDEXER:
-        return rows * keys_of(shape) * DSR_INDEX_DIM * 2;
+        return rows * keys_of(shape) * entry_bytes(shape, DSR_INDEX_DIM);
     case BENCH_TWO_PASS:
     case BENCH_FLASH:
-        return rows * shape->width * DSR_HEAD_DIM * 2;
+        return rows * shape->width * entry_bytes(shape, DSR_HEAD_DIM);
     case BENCH_PROJECTION:
         return 2.0 * shape->inputs * shape->outputs;
     case BENCH_COMPRESSOR:
@@ -256,6 +287,68 @@ static dsr_view indices_view(generator *g, uint32_t n, uint32_t limit)
     return view;
 }
 
+/* A cache as a row takes it. */
+typedef struct bench_cache {
+    dsr_view view;
+    dsr_cache_layout layout;
+} bench_cache;
+
+/* Page ids 0..n - 1 in random order. */
+static dsr_view table_view(generator *g, uint32_t n)
+{
+    int32_t *ids = cli_allocate(n * sizeof *ids);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t other = next_word(g) % (i + 1);
+        ids[i] = ids[other];
+        ids[other] = (int32_t)i;
+    }
+    const dsr_view view = session_upload(g->s, ids, n * sizeof *ids, DSR_DTYPE_I32);
+    free(ids);
+    return view;
+}
+
+/* n random entries of BF16 to the form of the cache, by the library. */
+static void convert_cache(session *s, uint32_t dim, uint32_t n, dsr_view entries, const bench_cache *cache)
+{
+    dsr_convert_row row = {.source = entries,
+                           .source_entries = n,
+                           .destination = cache->view,
+                           .destination_layout = cache->layout,
+                           .destination_entries = n,
+                           .n_entries = n};
+    dsr_convert_desc desc = DSR_CONVERT_DESC_INIT;
+    dsr_encoder *encoder = NULL;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.dim = dim;
+    if (s->code == CLI_DONE && session_check(s, dsr_encoder_create(s->context, &encoder)) &&
+        session_check(s, dsr_encode_convert(encoder, &desc)) && session_check(s, dsr_encoder_submit(encoder))) {
+        session_check(s, dsr_encoder_wait(encoder));
+    }
+    dsr_encoder_destroy(encoder);
+}
+
+/* n random entries in the shape's format. */
+static bench_cache random_cache(generator *g, const bench_shape *shape, uint32_t dim, uint32_t n)
+{
+    bench_cache cache = {random_view(g, (uint64_t)n * dim, DSR_DTYPE_BF16, 1), {0}};
+    const dsr_view entries = cache.view;
+    const uint32_t page_size = shape->page ? shape->page : n;
+    const uint32_t n_pages = (n - 1) / page_size + 1;
+    if (shape->format == DSR_FORMAT_BF16 && shape->page == 0) {
+        return cache;
+    }
+    cache.layout.format = shape->format;
+    cache.layout.page_size = page_size;
+    if (shape->page) {
+        cache.layout.page_table = table_view(g, n_pages);
+    }
+    cache.view = session_allocate(g->s, n_pages * dsr_cache_page_bytes(shape->format, dim, page_size),
+                                  shape->format == DSR_FORMAT_BF16 ? DSR_DTYPE_BF16 : DSR_DTYPE_U8);
+    convert_cache(g->s, dim, n, entries, &cache);
+    return cache;
+}
+
 static void note_output(bench_work *work, dsr_view view)
 {
     work->outputs[work->n_outputs++] = view;
@@ -311,6 +404,7 @@ static void set_attention(generator *g, const bench_shape *shape, uint32_t width
         w->rows[r].q_row = r;
         w->rows[r].index_offset = (uint64_t)r * width;
         w->rows[r].width = width;
+        w->rows[r].kv_layout.format = shape->format;
     }
     session_check(g->s, w->flash ? dsr_flash_attention_workspace(g->s->context, &w->desc, &workspace_bytes)
                                  : dsr_sparse_attention_workspace(g->s->context, &w->desc, &workspace_bytes));
@@ -330,7 +424,9 @@ static void build_attention(generator *g, const bench_shape *shape, int with_alo
     set_attention(g, shape, shape->width, w);
     w->desc.indices = indices_view(g, shape->rows * shape->width, pool);
     for (uint32_t r = 0; r < shape->rows; r++) {
-        w->rows[r].kv = random_view(g, (uint64_t)pool * DSR_HEAD_DIM, DSR_DTYPE_BF16, 1);
+        const bench_cache kv = random_cache(g, shape, DSR_HEAD_DIM, pool);
+        w->rows[r].kv = kv.view;
+        w->rows[r].kv_layout = kv.layout;
         w->rows[r].kv_len = pool;
     }
     note_output(work, w->desc.output);
@@ -404,8 +500,13 @@ static void set_indexer(generator *g, const bench_shape *shape, uint32_t heads, 
     w->desc.top_k = shape->top_k;
     for (uint32_t r = 0; r < shape->rows; r++) {
         w->rows[r].kv_len = n_keys;
-        w->rows[r].keys = is_random ? random_view(g, (uint64_t)n_keys * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1)
-                                    : patterned_keys(g, n_keys, shape->pattern);
+        if (is_random) {
+            const bench_cache keys = random_cache(g, shape, DSR_INDEX_DIM, n_keys);
+            w->rows[r].keys = keys.view;
+            w->rows[r].key_layout = keys.layout;
+        } else {
+            w->rows[r].keys = patterned_keys(g, n_keys, shape->pattern);
+        }
         w->rows[r].q_row = r;
         w->rows[r].output_offset = (uint64_t)r * stride + offset;
         w->rows[r].start_pos = shape->context - 1;

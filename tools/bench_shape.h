@@ -1,12 +1,15 @@
 /* The shapes that `dsrows bench` times: read from text files, built as operands with fresh random data.
  *
  * A line is an op and its parameters, name=value; '#' starts a comment:
- *   indexer    rows= context= [heads=64] [top_k=512] [pattern=random]   or rising, falling, equal: of the scores
- *   two-pass   rows= width= [heads=64]
- *   flash      rows= width= [heads=64]
+ *   indexer    rows= context= [heads=64] [top_k=512] [pattern=random] [cache]   pattern, of the scores: or rising,
+ *                                                                               falling, equal
+ *   two-pass   rows= width= [heads=64] [cache]
+ *   flash      rows= width= [heads=64] [cache]
  *   compressor rows= ratio= dim=
  *   projection rows= inputs= outputs=
- *   core       rows= context= [heads=64] [top_k=512]   compressors, indexer and attention of a ratio-4 layer */
+ *   core       rows= context= [heads=64] [top_k=512]   compressors, indexer and attention of a ratio-4 layer
+ * cache: format=bf16, fp4 (indexer) or fp8 (attention), and page=16, 32, 64, 128 or 256 for pages in random order; a
+ * pattern is in plain BF16. */
 #ifndef DSROWS_BENCH_SHAPE_H
 #define DSROWS_BENCH_SHAPE_H
 
@@ -30,11 +33,16 @@ typedef struct bench_shape {
     const char *file; /* the name that bench_read_shapes got */
     size_t line;
     uint32_t rows, context, heads, top_k, width, ratio, dim, inputs, outputs;
+    uint32_t page; /* 0: in one piece */
     bench_pattern pattern;
+    dsr_cache_format format;
 } bench_shape;
 
 /* Reads all lines of a file; *shapes is to be freed. CLI_DONE, or CLI_BAD_INPUT after a message with file and line. */
 int bench_read_shapes(const cli_command *command, const char *path, bench_shape **shapes, size_t *n_shapes);
+
+/* The format of a name, for caches of the op; 0 for one that it has not. */
+int bench_parse_format(bench_op op, const char *name, dsr_cache_format *format);
 
 /* Multiply-adds times 2, and bytes read from operands once, of all rows of a shape. */
 double bench_flops(const bench_shape *shape);

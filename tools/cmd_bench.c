@@ -22,6 +22,7 @@ typedef struct bench_options {
     cli_device device;
     cli_device versus;
     int has_versus;
+    char versus_format[8]; /* empty: that of the shape */
     const char *files[MAX_FILES];
     size_t n_files;
     uint32_t thread_counts[MAX_COUNTS];
@@ -47,7 +48,7 @@ static char *next_word(char **rest)
     return word;
 }
 
-/* "isa=avx2,exact=row,threads=1": what differs in the second context. */
+/* "isa=avx2,exact=row,threads=1,format=bf16": what differs in the second context. */
 static int parse_versus(bench_options *options, const char *text)
 {
     static const struct {
@@ -61,11 +62,16 @@ static int parse_versus(bench_options *options, const char *text)
     options->has_versus = 1;
     for (char *word = next_word(&rest); word != NULL; word = next_word(&rest)) {
         size_t i = 0;
+        if (strcmp(word, "format=bf16") == 0 || strcmp(word, "format=fp4") == 0 || strcmp(word, "format=fp8") == 0) {
+            snprintf(options->versus_format, sizeof options->versus_format, "%s", word + strlen("format="));
+            continue;
+        }
         while (i < 4 && strncmp(names[i].name, word, strlen(names[i].name)) != 0) {
             i++;
         }
         if (i == 4) {
-            return cli_usage_error(&cli_bench, "--versus takes isa=, exact=, threads= or backend=, '%s' given", word);
+            return cli_usage_error(&cli_bench, "--versus takes isa=, exact=, threads=, backend= or format=, '%s' given",
+                                   word);
         }
         const int code = cli_device_option(&cli_bench, &options->versus, names[i].option, word + strlen(names[i].name));
         if (code != CLI_DONE) {
@@ -348,7 +354,11 @@ static int measure_all(bench_options *options, bench_run *run, const bench_shape
         for (size_t i = 0; i < n_shapes && code == CLI_DONE; i++) {
             cli_progress("timing", c * n_shapes + i, options->n_counts * n_shapes);
             bench_result *result = &run->results[run->n_results];
-            code = bench_measure(&a, options->has_versus ? &versus : NULL, &shapes[i], options->seconds, result);
+            bench_shape other = shapes[i];
+            bench_parse_format(other.op, options->versus_format,
+                               &other.format); /* stays where the op has no such one */
+            code =
+                bench_measure(&a, options->has_versus ? &versus : NULL, &shapes[i], &other, options->seconds, result);
             cli_progress_end();
             if (code != CLI_DONE) {
                 cli_error(&cli_bench, "%s:%zu: this shape could not be timed", shapes[i].file, shapes[i].line);
@@ -430,7 +440,7 @@ static void join_words(int argc, char **argv, char *text, size_t size)
 
 static int run_bench(int argc, char **argv)
 {
-    bench_options options = {CLI_DEVICE_INIT, CLI_DEVICE_INIT, 0, {NULL}, 0, {0}, 0, 0.3, NULL, 0.1, NULL, 0};
+    bench_options options = {.device = CLI_DEVICE_INIT, .versus = CLI_DEVICE_INIT, .seconds = 0.3, .bound = 0.1};
     char machine[128], command[512], date[32] = "";
     bench_shape *shapes;
     size_t n_shapes;
@@ -479,8 +489,9 @@ const cli_command cli_bench = {
     .help = "  --shapes FILE          shapes to time (bench/shapes/*.txt); may be repeated\n"
             "  --seconds S            how long to sample each shape (0.3)\n"
             "  --thread-counts N,...  run all shapes once for each number of threads\n"
-            "  --versus SPEC          a second context in turn with the first: isa=, exact=, threads= or backend=,\n"
-            "                         joined by commas; prints its time over this one's\n"
+            "  --versus SPEC          a second context in turn with the first: isa=, exact=, threads=, backend=,\n"
+            "                         or its caches in format=bf16, fp4 or fp8, joined by commas; prints its\n"
+            "                         time over this one's\n"
             "  --compare FILE         compare with an earlier --json; exit 1 if a shape is slower than the bound\n"
             "  --bound PERCENT        for --compare (10)\n"
             "  --report FILE          write one HTML file with tables and drawings\n"

@@ -94,6 +94,30 @@ static void bench_times_patterns(void **state)
     command_expect(0, "", "bench --shapes patterns.txt --seconds 0.001");
 }
 
+static void bench_times_caches(void **state)
+{
+    static const char *const bad[] = {"indexer rows=1 context=256 format=fp8",
+                                      "flash rows=1 width=64 format=fp4",
+                                      "gather rows=1 format=bf16",
+                                      "compressor rows=1 ratio=4 dim=128 page=64",
+                                      "core rows=1 context=256 format=fp4",
+                                      "indexer rows=1 context=256 format=fp4 pattern=rising"};
+    (void)state;
+    write_text("caches.txt", "indexer rows=2 context=256 format=fp4\n"
+                             "indexer rows=1 context=256 format=fp4 page=16\n"
+                             "two-pass rows=2 width=64 format=fp8 page=64\n"
+                             "flash rows=1 width=64 format=fp8\n"
+                             "flash rows=1 width=64 page=256\n");
+    command_expect(0, "", "bench --shapes caches.txt --seconds 0.001 --versus format=bf16,threads=2");
+    command_expect(2, "format=fp5", "bench --shapes caches.txt --versus format=fp5");
+    write_text("page.txt", "flash rows=1 width=64 page=17\n");
+    command_expect(2, "page_size must be 16, 32, 64, 128 or 256, got 17", "bench --shapes page.txt --seconds 0.001");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        write_text("bad.txt", bad[i]);
+        command_expect(2, "bad.txt:1: no shape", "bench --shapes bad.txt");
+    }
+}
+
 static void bench_report_escapes_its_command(void **state)
 {
     (void)state;
@@ -289,6 +313,7 @@ int main(void)
         cmocka_unit_test(bench_refuses_files_without_shapes),
         cmocka_unit_test(bench_refuses_empty_words),
         cmocka_unit_test(bench_times_patterns),
+        cmocka_unit_test(bench_times_caches),
         cmocka_unit_test(bench_report_escapes_its_command),
         cmocka_unit_test(says_what_bad_usage_is),
         cmocka_unit_test(says_what_is_not_available),
