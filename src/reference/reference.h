@@ -95,8 +95,8 @@ void ref_hadamard(const uint16_t input[128], float output[128]);
 /* The same, then FP4 E2M1 fake quantisation in blocks of 32. */
 void ref_hadamard_fp4(const uint16_t input[128], float amax_floor, uint16_t output[128]);
 
-/* One entry of a packed cache whose decoding is, bit for bit, what ref_hadamard_fp4 or ref_fake_quant_fp8 gives with that
- * floor. The 8th scale byte of a KV row is 0. */
+/* One entry of a packed cache whose decoding is, bit for bit, what ref_hadamard_fp4 or ref_fake_quant_fp8 gives with
+ * that floor. The 8th scale byte of a KV row is 0. */
 void ref_encode_fp4_key(const uint16_t input[128], float amax_floor, uint8_t values[64], uint8_t scales[4]);
 void ref_encode_fp8_row(const uint16_t input[512], float amax_floor, uint8_t values[576], uint8_t scales[8]);
 /* One entry from values as a cache holds them: no Hadamard, and each block with the least scale that fits it, so that
