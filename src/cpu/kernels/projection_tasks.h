@@ -14,7 +14,7 @@ enum {
     SEGMENT = DSRI_SEGMENT_INPUTS,
     PANEL = DSRI_PANEL_OUTPUTS,
     PANEL_VECTORS = PANEL / VF_LANES,
-    MAX_PANELS_PER_TASK = 4,
+    MAX_PANELS_PER_TASK = 8,
     PREFETCH_WORDS = 2048,
     LINE_WORDS = 16 /* of the caches */
 };
@@ -83,21 +83,31 @@ static inline vf e4m3_small(vi halves, int upper)
     return vf_from_bits(vi_and(upper ? halves : vi_shl(halves, 16), vi_set1(0x87f00000u)));
 }
 
-/* Scales, rounds where the output is BF16; 0 where it is not finite. */
-static inline void store_outputs(const dsri_projection_plan *plan, uint64_t at, uint32_t n, const float *totals)
+/* A vector of outputs from totals: scaled, and 0 where it, or what it rounds to, is not finite. */
+static inline vf finish_outputs(const dsri_projection_plan *plan, const float *totals)
 {
     const vf limit = vf_from_bits(vi_set1(plan->output_is_f32 ? 0x7f800000u : 0x7f7f8000u)); /* rounds to infinity */
+    const vf y = vf_mul(vf_load(totals), vf_set1(plan->output_scale));
+    return vf_select(vm_lt(vf_abs(y), limit), y, vf_zero());
+}
+
+/* The first n outputs of a panel. */
+static inline void store_outputs(const dsri_projection_plan *plan, uint64_t at, uint32_t n, const float *totals)
+{
     float f32[PANEL];
     uint16_t bf16[PANEL];
+    float *const to_f32 = n == PANEL ? (float *)plan->output + at : f32;
+    uint16_t *const to_bf16 = n == PANEL ? (uint16_t *)plan->output + at : bf16;
     for (uint32_t o = 0; o < PANEL; o += VF_LANES) {
-        const vf y = vf_mul(vf_load(totals + o), vf_set1(plan->output_scale));
-        const vf finite = vf_select(vm_lt(vf_abs(y), limit), y, vf_zero());
-        vf_store(f32 + o, finite);
-        vf_store_bf16(bf16 + o, finite);
+        if (plan->output_is_f32) {
+            vf_store(to_f32 + o, finish_outputs(plan, totals + o));
+        } else {
+            vf_store_bf16(to_bf16 + o, finish_outputs(plan, totals + o));
+        }
     }
-    if (plan->output_is_f32) {
+    if (n < PANEL && plan->output_is_f32) {
         memcpy((float *)plan->output + at, f32, n * sizeof *f32);
-    } else {
+    } else if (n < PANEL) {
         memcpy((uint16_t *)plan->output + at, bf16, n * sizeof *bf16);
     }
 }

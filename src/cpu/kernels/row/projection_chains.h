@@ -32,12 +32,17 @@ static inline uint32_t padded_rows(uint32_t n_rows)
 /* n words of inputs, halves exchanged, to x. Returns the least magnitude of them and of x_class. */
 static inline uint32_t pack_words(const uint16_t *inputs, uint32_t n, uint32_t *x, uint32_t x_class)
 {
+    const uint32_t n_whole = n / VF_LANES * VF_LANES;
     vi least = all_magnitudes();
-    for (uint32_t i = 0; i < n; i += VF_LANES) {
-        const __mmask16 there = n - i < VF_LANES ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
-        const vi pairs = _mm512_maskz_loadu_epi32(there, inputs + 2 * i);
+    for (uint32_t i = 0; i < n_whole; i += VF_LANES) {
+        const vi pairs = vi_load_pairs(inputs + 2 * i);
         least = least_magnitudes(least, pairs);
         vi_store(x + i, exchange_halves(pairs));
+    }
+    if (n_whole < n) {
+        const vi pairs = _mm512_maskz_loadu_epi32(0x00ff, inputs + 2 * n_whole);
+        least = least_magnitudes(least, pairs);
+        vi_store(x + n_whole, exchange_halves(pairs));
     }
     const uint32_t magnitude = least_of(least);
     return magnitude < x_class ? magnitude : x_class;
