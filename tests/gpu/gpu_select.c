@@ -155,6 +155,7 @@ typedef struct packed_case {
     uint32_t n_heads, n_keys, page_size; /* 0: one piece */
     int q_is_grid;
     uint32_t scale_span; /* scales are drawn from 126 on; 255: from all 256 */
+    int is_mixed;        /* a second row has the decoded keys */
 } packed_case;
 
 static uint16_t draw_grid(uint64_t *state, float scale)
@@ -199,48 +200,56 @@ static void run_packed(const packed_case *c)
     ref_indexer_scores(q, weights, keys, DIM, c->n_keys, c->n_keys, c->n_heads, scores);
     ref_top_k(scores, c->n_keys, TOP_K, 0, expected);
 
-    dsr_indexer_row row = {0};
+    dsr_indexer_row rows[2], *const row = rows;
     dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
-    dsr_buffer *buffers[7];
+    dsr_buffer *buffers[8];
+    memset(rows, 0, sizeof rows);
     dsr_encoder *encoder;
-    row.keys =
+    row->keys =
         dsr_view_whole(buffers[0] = filled(pages, (uint64_t)(n_pages + (c->page_size != 0)) * page * 68), DSR_DTYPE_U8);
     buffers[1] = filled(table, 4 * n_pages);
-    row.key_layout.format = DSR_FORMAT_FP4;
-    row.key_layout.page_size = c->page_size;
+    row->key_layout.format = DSR_FORMAT_FP4;
+    row->key_layout.page_size = c->page_size;
     if (c->page_size)
-        row.key_layout.page_table = dsr_view_whole(buffers[1], DSR_DTYPE_I32);
-    row.kv_len = c->n_keys;
-    row.ratio = 1;
-    row.start_pos = c->n_keys - 1;
-    desc.n_rows = 1;
-    desc.rows = &row;
+        row->key_layout.page_table = dsr_view_whole(buffers[1], DSR_DTYPE_I32);
+    row->kv_len = c->n_keys;
+    row->ratio = 1;
+    row->start_pos = c->n_keys - 1;
+    rows[1] = rows[0];
+    memset(&rows[1].key_layout, 0, sizeof rows[1].key_layout);
+    rows[1].keys = dsr_view_whole(buffers[7] = filled(keys, 2ull * DIM * c->n_keys), DSR_DTYPE_BF16);
+    rows[1].output_offset = TOP_K;
+    rows[1].scores_offset = c->n_keys;
+    desc.n_rows = c->is_mixed ? 2 : 1;
+    desc.rows = rows;
     desc.n_heads = c->n_heads;
     desc.q = dsr_view_whole(buffers[2] = filled(q, 2 * c->n_heads * DIM), DSR_DTYPE_BF16);
     desc.weights = dsr_view_whole(buffers[3] = filled(weights, 4 * c->n_heads), DSR_DTYPE_F32);
-    desc.output = dsr_view_whole(buffers[4] = filled(NULL, 4 * TOP_K), DSR_DTYPE_I32);
-    desc.scores = dsr_view_whole(buffers[5] = filled(NULL, 4ull * c->n_keys), DSR_DTYPE_F32);
+    desc.output = dsr_view_whole(buffers[4] = filled(NULL, 8 * TOP_K), DSR_DTYPE_I32);
+    desc.scores = dsr_view_whole(buffers[5] = filled(NULL, 8ull * c->n_keys), DSR_DTYPE_F32);
     check(dsr_indexer_workspace(context, &desc, &bytes), "workspace");
     desc.workspace = dsr_view_whole(buffers[6] = filled(NULL, bytes), DSR_DTYPE_U8);
     check(dsr_encoder_create(context, &encoder), "encoder");
     check(dsr_encode_indexer(encoder, &desc), "indexer");
     check(dsr_encoder_submit(encoder), "submit");
     check(dsr_encoder_wait(encoder), "wait");
-    check(dsr_buffer_read(buffers[4], 0, given, sizeof given), "read");
-    check(dsr_buffer_read(buffers[5], 0, given_scores, 4ull * c->n_keys), "read");
-    uint32_t t = 0;
-    while (t < c->n_keys && memcmp(&scores[t], &given_scores[t], 4) == 0)
-        t++;
-    const int is_good = t == c->n_keys && memcmp(given, expected, sizeof given) == 0;
-    n_passed += is_good;
-    n_failed += !is_good;
-    if (!is_good)
-        printf("FAIL packed: %u heads, %u keys, pages of %u, %s q, span %u: score %u is %a, expected %a\n", c->n_heads,
-               c->n_keys, c->page_size, c->q_is_grid ? "grid" : "other", c->scale_span, t,
-               t < c->n_keys ? (double)given_scores[t] : 0, t < c->n_keys ? (double)scores[t] : 0);
-    fflush(stdout);
+    for (uint32_t r = 0; r < desc.n_rows; r++) {
+        check(dsr_buffer_read(buffers[4], r * sizeof given, given, sizeof given), "read");
+        check(dsr_buffer_read(buffers[5], 4ull * r * c->n_keys, given_scores, 4ull * c->n_keys), "read");
+        uint32_t t = 0;
+        while (t < c->n_keys && memcmp(&scores[t], &given_scores[t], 4) == 0)
+            t++;
+        const int is_good = t == c->n_keys && memcmp(given, expected, sizeof given) == 0;
+        n_passed += is_good;
+        n_failed += !is_good;
+        if (!is_good)
+            printf("FAIL packed: %u heads, %u keys, pages of %u, %s q, span %u, row %u: score %u is %a, expected %a\n",
+                   c->n_heads, c->n_keys, c->page_size, c->q_is_grid ? "grid" : "other", c->scale_span, r, t,
+                   t < c->n_keys ? (double)given_scores[t] : 0, t < c->n_keys ? (double)scores[t] : 0);
+        fflush(stdout);
+    }
     dsr_encoder_destroy(encoder);
-    for (int b = 0; b < 7; b++)
+    for (int b = 0; b < 8; b++)
         dsr_buffer_destroy(buffers[b]);
     free(pages);
     free(table);
@@ -253,9 +262,10 @@ static void run_packed(const packed_case *c)
 
 static void run_all_packed(void)
 {
-    static const packed_case cases[] = {{64, 700, 0, 1, 3},   {32, 130, 16, 1, 2}, {64, 1000, 64, 1, 4},
-                                        {64, 300, 128, 0, 3}, {128, 250, 0, 1, 3}, {64, 200, 32, 1, 255},
-                                        {32, 17, 256, 1, 1},  {64, 130, 0, 1, 1},  {128, 90, 16, 0, 255}};
+    static const packed_case cases[] = {{64, 700, 0, 1, 3, 0},   {32, 130, 16, 1, 2, 0}, {64, 1000, 64, 1, 4, 0},
+                                        {64, 300, 128, 0, 3, 0}, {128, 250, 0, 1, 3, 0}, {64, 200, 32, 1, 255, 0},
+                                        {32, 17, 256, 1, 1, 0},  {64, 130, 0, 1, 1, 0},  {128, 90, 16, 0, 255, 0},
+                                        {64, 300, 32, 1, 3, 1},  {32, 200, 0, 0, 255, 1}};
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         run_packed(&cases[i]);
 }
