@@ -469,8 +469,10 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
     if (is_denominator_warp)
         denominator = softmax_exp(__fadd_rn(plan.sinks[place.first_head + h], -shared.max[h]));
     const float all = t < block::N_HEADS ? shared.max[t] : 0.0f;
-    if (t < block::N_HEADS)
+    if (t < block::N_HEADS) {
         shared.tiles[0].max[t] = shared.tiles[1].max[t] = all;
+        shared.tiles[0].factors[t] = shared.tiles[1].factors[t] = 0.0f; /* read where not chunked, and not used */
+    }
     __syncthreads();
     uint32_t turn = 0;
 #pragma unroll 1
