@@ -1,6 +1,8 @@
 /* A fork gives every worker a share of neighbouring tasks, the same part of every fork: tasks of a row stay on the same
  * few threads from phase to phase, and what they leave in a core's cache is used there. A worker takes its own tasks
- * from the front; one that has none left takes single tasks from the back of others' shares.
+ * from the front. One that has none left waits for a moment, since a task moved to another core costs both of them the
+ * time to fetch its lines; then it takes single tasks from the back of others' shares, the last one of a share only
+ * after another moment.
  *
  * The caller waits for tasks, not for threads: a thread that sleeps through a fork delays nobody, so that a machine
  * with fewer cores than threads only runs with fewer of them. */
@@ -17,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { CACHE_LINE = 64, STACK_BYTES = 256 * 1024 };
+enum { CACHE_LINE = 64, STACK_BYTES = 256 * 1024, MOMENT_NANOSECONDS = 8000 };
 
 /* Tasks of a worker that nobody has taken yet: the first one in the upper half, the end in the lower. */
 typedef struct share {
@@ -73,13 +75,13 @@ static uint64_t now_nanoseconds(void)
 }
 
 /* Spins until the word is not `value` or the time is over; returns the word. */
-static uint32_t spin_while_equal(const dsri_pool *pool, dsri_sleep_word *word, uint32_t value)
+static uint32_t spin_while_equal(dsri_sleep_word *word, uint32_t value, uint64_t nanoseconds)
 {
     enum { PAUSES_PER_LOOK_AT_CLOCK = 32 };
     uint32_t current = atomic_load_explicit(&word->value, memory_order_acquire);
-    if (current != value || pool->spin_microseconds == 0)
+    if (current != value || nanoseconds == 0)
         return current;
-    const uint64_t end = now_nanoseconds() + (uint64_t)pool->spin_microseconds * 1000;
+    const uint64_t end = now_nanoseconds() + nanoseconds;
     do {
         for (int i = 0; i < PAUSES_PER_LOOK_AT_CLOCK; i++) {
             pause_cpu();
@@ -91,14 +93,14 @@ static uint32_t spin_while_equal(const dsri_pool *pool, dsri_sleep_word *word, u
     return current;
 }
 
-/* Takes a task of a share, from its front or its back; 0 if there is none. A share that looks as it did in an earlier
- * fork is as good: its tasks are those of the fork at hand. */
-static int take_task(share *from, int front, uint32_t *task)
+/* Takes a task of a share that has n_least or more left, from its front or its back; 0 if it has not. A share that
+ * looks as it did in an earlier fork is as good: its tasks are those of the fork at hand. */
+static int take_task(share *from, int front, uint32_t n_least, uint32_t *task)
 {
     uint64_t tasks = atomic_load_explicit(&from->tasks, memory_order_relaxed);
     for (;;) {
         const uint32_t first = (uint32_t)(tasks >> 32), end = (uint32_t)tasks;
-        if (first >= end)
+        if (first >= end || end - first < n_least)
             return 0;
         const uint64_t left = front ? tasks + (UINT64_C(1) << 32) : tasks - 1;
         if (atomic_compare_exchange_weak_explicit(&from->tasks, &tasks, left, memory_order_acquire,
@@ -109,38 +111,78 @@ static int take_task(share *from, int front, uint32_t *task)
     }
 }
 
-/* Runs the tasks of a share that are left; returns how many it ran. A task in hand keeps the fork from ending, so its
- * fields stand still. */
-static uint32_t run_share(dsri_pool *pool, share *from, uint32_t worker_number)
+/* Counts tasks as done. The last of them have kept the fork from ending until here, so its fields stand still. */
+static void count_done(dsri_pool *pool, uint32_t n_run)
 {
-    const int is_own = from == &pool->shares[worker_number];
-    uint32_t n_run = 0, task;
-    for (; take_task(from, is_own, &task); n_run++)
-        pool->body(pool->body_context, task, worker_number);
-    return n_run;
+    const uint32_t n_tasks = n_run ? pool->n_tasks : 0;
+    /* Sequentially consistent, as the caller's two steps in wait_for_tasks: one of the two sees the other. */
+    if (n_run > 0 && atomic_fetch_add(&pool->n_done.value, n_run) + n_run == n_tasks &&
+        atomic_load(&pool->is_caller_asleep))
+        dsri_sleep_word_wake(&pool->n_done, 1);
 }
 
-/* Runs tasks of the current fork until none is left to take: own ones, then those of the nearest workers first, which
- * are likely to be of the same row. */
-static void run_tasks(dsri_pool *pool, uint32_t worker_number)
+static void run_own_tasks(dsri_pool *pool, uint32_t worker_number)
 {
-    uint32_t n_run = 0;
-    for (uint32_t distance = 0; distance < 2 * pool->n_threads; distance++) {
+    uint32_t n_run = 0, task;
+    for (; take_task(&pool->shares[worker_number], 1, 1, &task); n_run++)
+        pool->body(pool->body_context, task, worker_number);
+    count_done(pool, n_run);
+}
+
+/* Runs tasks of shares with n_least or more left: of the nearest workers first, which are likely to have the same row.
+ */
+static void run_others_tasks(dsri_pool *pool, uint32_t worker_number, uint32_t n_least)
+{
+    uint32_t n_run = 0, task;
+    for (uint32_t distance = 1; distance < 2 * pool->n_threads; distance++) {
         const uint32_t other = worker_number ^ distance;
-        if (other < pool->n_threads)
-            n_run += run_share(pool, &pool->shares[other], worker_number);
+        while (other < pool->n_threads && take_task(&pool->shares[other], 0, n_least, &task)) {
+            pool->body(pool->body_context, task, worker_number);
+            n_run++;
+        }
     }
-    if (n_run == 0)
-        return;
-    /* Sequentially consistent, as the caller's two steps in wait_for_tasks: one of the two sees the other. */
-    const uint32_t n_tasks = pool->n_tasks;
-    if (atomic_fetch_add(&pool->n_done.value, n_run) + n_run == n_tasks && atomic_load(&pool->is_caller_asleep))
-        dsri_sleep_word_wake(&pool->n_done, 1);
+    count_done(pool, n_run);
+}
+
+/* 0 where threads outnumber CPUs: who should take a task may not be running. */
+static uint64_t moment(const dsri_pool *pool)
+{
+    return pool->spin_microseconds ? MOMENT_NANOSECONDS : 0;
+}
+
+static void run_as_worker(dsri_pool *pool, uint32_t worker_number, uint32_t fork_number)
+{
+    run_own_tasks(pool, worker_number);
+    for (uint32_t n_least = 2; n_least > 0; n_least--) {
+        if (spin_while_equal(&pool->fork_number, fork_number, moment(pool)) != fork_number)
+            return;
+        run_others_tasks(pool, worker_number, n_least);
+    }
+}
+
+static void run_as_caller(dsri_pool *pool, uint32_t n_tasks)
+{
+    run_own_tasks(pool, 0);
+    for (uint32_t n_least = 2; n_least > 0; n_least--) {
+        uint32_t before, n_done = atomic_load_explicit(&pool->n_done.value, memory_order_acquire);
+        do {
+            before = n_done;
+            n_done = spin_while_equal(&pool->n_done, before, moment(pool));
+        } while (n_done != before && n_done != n_tasks);
+        if (n_done == n_tasks)
+            return;
+        run_others_tasks(pool, 0, n_least);
+    }
+}
+
+static uint64_t spin_nanoseconds(const dsri_pool *pool)
+{
+    return (uint64_t)pool->spin_microseconds * 1000;
 }
 
 static uint32_t wait_for_fork(dsri_pool *pool, uint32_t seen)
 {
-    uint32_t current = spin_while_equal(pool, &pool->fork_number, seen);
+    uint32_t current = spin_while_equal(&pool->fork_number, seen, spin_nanoseconds(pool));
     while (current == seen) {
         atomic_fetch_add(&pool->n_asleep, 1);
         dsri_sleep_while_equal(&pool->fork_number, seen);
@@ -159,7 +201,7 @@ static void *worker_main(void *argument)
         seen = wait_for_fork(pool, seen);
         if (atomic_load(&pool->is_stopping))
             return NULL;
-        run_tasks(pool, self->number);
+        run_as_worker(pool, self->number, seen);
     }
 }
 
@@ -178,7 +220,7 @@ static void wait_for_tasks(dsri_pool *pool, uint32_t n_tasks)
     uint32_t n_done = atomic_load_explicit(&pool->n_done.value, memory_order_acquire);
     for (uint32_t before; n_done != n_tasks && pool->spin_microseconds > 0;) {
         before = n_done;
-        n_done = spin_while_equal(pool, &pool->n_done, before);
+        n_done = spin_while_equal(&pool->n_done, before, spin_nanoseconds(pool));
         if (n_done == before)
             break;
     }
@@ -207,7 +249,7 @@ void dsri_pool_run(dsri_pool *pool, uint32_t n_tasks, dsr_task_fn body, void *bo
         atomic_store_explicit(&pool->shares[w].tasks, first << 32 | end, memory_order_release);
     }
     announce(pool, n_tasks - 1);
-    run_tasks(pool, 0);
+    run_as_caller(pool, n_tasks);
     wait_for_tasks(pool, n_tasks);
 }
 
