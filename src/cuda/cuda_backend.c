@@ -362,6 +362,7 @@ static void encoder_reset(void *opened, void *state)
     dsri_cuda_encoder *encoder = state;
     (void)opened;
     encoder->zeroed_used = 0;
+    encoder->is_current = 0;
 }
 
 static dsr_status encoder_set_stream(void *opened, void *state, void *stream)
@@ -425,6 +426,8 @@ static dsr_status reserve_zeroed(dsri_cuda_encoder *encoder, uint64_t n_bytes, u
 static dsr_status prepare(void *opened, void *state, dsri_command *command)
 {
     dsri_cuda_device *device = opened;
+    dsri_cuda_encoder *encoder = state;
+    encoder->is_current = 0;
     if (command->op == DSRI_OP_CUSTOM)
         return dsri_cuda_prepare_caller_kernel(device, command);
     const dsri_cuda_entry *entry = choose(device, command->op, command->plan);
@@ -433,7 +436,7 @@ static dsr_status prepare(void *opened, void *state, dsri_command *command)
                          dsri_op_name(command->op));
     const dsri_cuda_kernel *kernel = entry->kernel;
     if (kernel->zeroed_bytes != NULL) {
-        const dsr_status status = reserve_zeroed(state, kernel->zeroed_bytes(command->plan), &command->backend_value);
+        const dsr_status status = reserve_zeroed(encoder, kernel->zeroed_bytes(command->plan), &command->backend_value);
         if (status != DSR_OK)
             return status;
     }

@@ -34,6 +34,7 @@ typedef struct dsri_cuda_encoder {
 
     CUgraph graph;
     CUgraphExec executable; /* null: none yet */
+    int is_current;         /* the executable has the arguments of all present commands */
     dsri_cuda_node *nodes;
     uint32_t n_nodes;
     uint32_t nodes_capacity;

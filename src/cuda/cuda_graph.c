@@ -75,6 +75,7 @@ void dsri_cuda_release_graph(dsri_cuda_encoder *encoder)
     if (encoder->graph != NULL)
         (void)driver->cuGraphDestroy(encoder->graph);
     encoder->executable = NULL;
+    encoder->is_current = 0;
     encoder->graph = NULL;
     encoder->n_nodes = 0;
     encoder->n_dependencies = 0;
@@ -259,6 +260,18 @@ static dsr_status build_graph(dsri_cuda_encoder *encoder, const dsri_wave *waves
     return status;
 }
 
+/* Makes the executable graph that of the commands; a replay finds it so. */
+static dsr_status bring_up_to_date(dsri_cuda_encoder *encoder, const dsri_wave *waves, uint32_t n_waves,
+                                   const graph_size *size)
+{
+    dsr_status status = encoder->is_current ? DSR_OK : reserve(encoder, size);
+    if (status == DSR_OK && !encoder->is_current)
+        status = same_graph(encoder, waves, n_waves, size) ? update_graph(encoder, waves, n_waves)
+                                                           : build_graph(encoder, waves, n_waves);
+    encoder->is_current = status == DSR_OK;
+    return status;
+}
+
 dsr_status dsri_cuda_run(dsri_cuda_encoder *encoder, const dsri_wave *waves, uint32_t n_waves)
 {
     dsri_cuda_device *device = encoder->device;
@@ -272,10 +285,7 @@ dsr_status dsri_cuda_run(dsri_cuda_encoder *encoder, const dsri_wave *waves, uin
                                  "cuStreamIsCapturing");
     if (status != DSR_OK || is_capturing)
         return status == DSR_OK ? launch_all(encoder, waves, n_waves) : status;
-    status = reserve(encoder, &size);
-    if (status == DSR_OK)
-        status = same_graph(encoder, waves, n_waves, &size) ? update_graph(encoder, waves, n_waves)
-                                                            : build_graph(encoder, waves, n_waves);
+    status = bring_up_to_date(encoder, waves, n_waves, &size);
     if (status == DSR_OK)
         status = dsri_cuda_check(device, device->driver.cuGraphLaunch(encoder->executable, encoder->stream),
                                  "cuGraphLaunch");

@@ -135,6 +135,8 @@ static void test_new_fields_update_the_graph(void **state)
     assert_int_equal(dsr_encoder_submit(w.encoder), DSR_OK);
     assert_int_equal(fake->n_instantiated, 1);
     assert_int_equal(fake->n_updates, n_updates + 1);
+    assert_int_equal(dsr_encoder_replay(w.encoder), DSR_OK);
+    assert_int_equal(fake->n_updates, n_updates + 1);
     assert_memory_not_equal(before, fake->last_plan, sizeof before);
     close_work(&w);
 }
