@@ -148,7 +148,7 @@ static void test_plans(void **state)
 static void test_packed_and_paged_keys(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 80; i++) {
+    for (uint32_t i = 0; i < 48; i++) {
         random_stream random = random_open(test_seed, 2000 + i);
         dsri_indexer_plan plan;
         wanted_keys keys[3];
