@@ -16,6 +16,7 @@ DSRI_ALL_OPS(DECLARE_KERNEL, neon)
 #endif
 #ifdef DSRI_HAVE_AVX512BF16
 DSRI_ROW_OPS(DECLARE_KERNEL, avx512bf16)
+DSRI_CHAIN_OPS(DECLARE_KERNEL, avx512bf16)
 #endif
 #ifdef DSRI_HAVE_AMXBF16
 DSRI_ROW_OPS(DECLARE_KERNEL, amxbf16)
@@ -41,10 +42,11 @@ static const kernel_line lines[] = {DSRI_ALL_OPS(KERNEL_LINE, scalar)
                                                 DSRI_ALL_OPS(KERNEL_LINE, neon)
 #endif
 #ifdef DSRI_HAVE_AVX512BF16
-                                                    DSRI_ROW_OPS(AVX512BF16_LINE, avx512bf16)
+                                                    DSRI_CHAIN_OPS(AVX512BF16_LINE, avx512bf16)
+                                                        DSRI_ROW_OPS(AVX512BF16_LINE, avx512bf16)
 #endif
 #ifdef DSRI_HAVE_AMXBF16
-                                                        DSRI_ROW_OPS(AMXBF16_LINE, amxbf16)
+                                                            DSRI_ROW_OPS(AMXBF16_LINE, amxbf16)
 #endif
 };
 
