@@ -4,7 +4,9 @@
 
 #include <string.h>
 
-enum { CACHE = 0, TABLE = 1, NO_TABLE = UINT32_MAX };
+enum { CACHE = 0, TABLE = 1 };
+
+static const uint32_t no_table = UINT32_MAX; /* as bit_pool_layout takes it */
 
 bit_cache_form bit_mixed_form(dsr_cache_format packed, uint32_t r)
 {
@@ -122,7 +124,7 @@ static void take_pages(bit_placement *p, bit_pool *pool, uint32_t i, uint32_t pa
     }
     p->slots[i].segments[CACHE] = pool->segment;
     p->slots[i].row_stride = pool->stride;
-    p->slots[i].segments[TABLE] = row->page_size ? bit_add_input(p, &table) : NO_TABLE;
+    p->slots[i].segments[TABLE] = row->page_size ? bit_add_input(p, &table) : no_table;
     bit_array_free(&table);
 }
 
@@ -165,7 +167,7 @@ void bit_place_caches(bit_placement *p, uint32_t dim, uint32_t decoded, uint32_t
         bit_slot *slot = &p->slots[i];
         if (is_plain(row)) {
             slot->segments[CACHE] = bit_add_rows(p, &row->inputs[decoded], dim, &slot->row_stride);
-            slot->segments[TABLE] = NO_TABLE;
+            slot->segments[TABLE] = no_table;
         } else if (owner == i && opens_pool(p, i)) {
             place_pool(p, i, dim, pages);
         }
