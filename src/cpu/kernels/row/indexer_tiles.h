@@ -1,6 +1,9 @@
 /* Scores on AMX. A step multiplies STEP_KEYS keys with STEP_HEADS heads of the query. Between its tile products it
- * weighs the dots of the step before and prefetches keys of later ones: the tile unit is busy for 16 cycles with a
- * product, and the rest of the core is free for that time. */
+ * stores and weighs the dots of the step before and prefetches keys of later ones: the tile unit is busy for 16 cycles
+ * with a product, and the rest of the core is free for that time.
+ *
+ * A tile is stored right before the step that needs it next: stores that wait for their product would keep those behind
+ * them from being issued. */
 #ifndef DSRI_ROW_INDEXER_TILES_H
 #define DSRI_ROW_INDEXER_TILES_H
 
@@ -13,30 +16,37 @@ enum {
     BLOCK_KEYS = STEP_KEYS,
     STEP_FEATURES = 32,
     KEY_BYTES = DSRI_INDEX_DIM * sizeof(uint16_t),
-    KEYS_AHEAD = 128 /* 32 KiB */
+    KEYS_AHEAD = 64 /* 16 KiB */
 };
 
 typedef struct score_scratch {
-    float dots[2][STEP_KEYS * STEP_HEADS]; /* [key][head], of this step and of the one before */
+    float dots[STEP_KEYS * STEP_HEADS]; /* [key][head], of the step before */
     float sums[STEP_KEYS * VF_LANES];
     uint16_t keys[STEP_KEYS * DSRI_INDEX_DIM]; /* those that are not taken from where they lie */
 } score_scratch;
 
-/* Dots on their way into the sums of their keys. */
+/* Dots of a step, as they are in its tiles, on their way into the sums of their keys. */
 typedef struct weighing {
-    const float *dots;
+    float *dots;
     const float *weights; /* [STEP_HEADS] */
     const float *from;    /* [STEP_KEYS][VF_LANES]: sums of the heads before */
     float *to;
 } weighing;
 
-static inline void weigh_key(weighing w, uint32_t key)
+/* Tile c of the step before, 0 to 3, to its place among the dots. c is a constant. */
+#define STORE_DOTS(c, dots)                                                                                            \
+    tile_store(c, (dots) + (c) / 2 * TILE_ROWS * STEP_HEADS + (c) % 2 * VF_LANES, STEP_HEADS * sizeof(float))
+
+static inline void weigh_keys(weighing w, uint32_t first, uint32_t end)
 {
-    const float *dots = w.dots + key * STEP_HEADS;
-    vf sum = vf_load(w.from + key * VF_LANES);
-    sum = vf_fma(vf_relu(vf_load(dots)), vf_load(w.weights), sum);
-    sum = vf_fma(vf_relu(vf_load(dots + VF_LANES)), vf_load(w.weights + VF_LANES), sum);
-    vf_store(w.to + key * VF_LANES, sum);
+    VEC_UNROLL
+    for (uint32_t key = first; key < end; key++) {
+        const float *dots = w.dots + key * STEP_HEADS;
+        vf sum = vf_load(w.from + key * VF_LANES);
+        sum = vf_fma(vf_relu(vf_load(dots)), vf_load(w.weights), sum);
+        sum = vf_fma(vf_relu(vf_load(dots + VF_LANES)), vf_load(w.weights + VF_LANES), sum);
+        vf_store(w.to + key * VF_LANES, sum);
+    }
 }
 
 /* Operands of a step. */
@@ -46,16 +56,15 @@ typedef struct score_step {
     const uint32_t *panel;
     size_t panel_bytes;   /* from a pair of features to the next */
     const uint8_t *ahead; /* the first of 16 keys to prefetch */
-    float *dots;
 } score_step;
 
-/* What goes with product number i of a step: two keys of the step before to weigh, one key to prefetch. */
-static inline __attribute__((always_inline)) void beside_product(uint32_t i, const score_step *s, int weighs,
+/* What goes with product number i of a step, a constant: one key to prefetch, and keys of the step before to weigh,
+ * once the first four products have stored its tiles. */
+static inline __attribute__((always_inline)) void beside_product(uint32_t i, const score_step *s, int continues,
                                                                  weighing before)
 {
-    if (weighs) {
-        weigh_key(before, 2 * i);
-        weigh_key(before, 2 * i + 1);
+    if (continues && i >= 4) {
+        weigh_keys(before, (i - 4) * STEP_KEYS / 12, (i - 3) * STEP_KEYS / 12);
     }
     VEC_UNROLL
     for (size_t line = 0; line < KEY_BYTES; line += 64) {
@@ -63,34 +72,45 @@ static inline __attribute__((always_inline)) void beside_product(uint32_t i, con
     }
 }
 
-static inline __attribute__((always_inline)) void multiply_step(score_step s, int weighs, weighing before)
+/* Empties tile c for the first product of a step. */
+#define START_TILE(c)                                                                                                  \
+    if (continues) {                                                                                                   \
+        STORE_DOTS(c, before.dots);                                                                                    \
+    }                                                                                                                  \
+    tile_zero(c)
+
+/* Leaves the step's dots in tiles 0 to 3. continues: there is a step before, whose dots are there. */
+static inline __attribute__((always_inline)) void multiply_step(score_step s, int continues, weighing before)
 {
-    enum { DOTS_BYTES = STEP_HEADS * sizeof(float) };
-    tile_zero(0);
-    tile_zero(1);
-    tile_zero(2);
-    tile_zero(3);
     VEC_UNROLL
     for (uint32_t i = 0; i < DSRI_INDEX_DIM / STEP_FEATURES; i++) {
         const uint8_t *keys = s.keys + i * TILE_ROW_BYTES;
         const uint32_t *panel = s.panel + i * TILE_ROWS * s.panel_bytes / sizeof *panel;
         tile_load(4, keys, s.key_bytes);
         tile_load(6, panel, s.panel_bytes);
+        if (i == 0) {
+            START_TILE(0);
+        }
         tile_dots(0, 4, 6);
-        beside_product(4 * i, &s, weighs, before);
+        beside_product(4 * i, &s, continues, before);
         tile_load(7, panel + VF_LANES, s.panel_bytes);
+        if (i == 0) {
+            START_TILE(1);
+        }
         tile_dots(1, 4, 7);
-        beside_product(4 * i + 1, &s, weighs, before);
+        beside_product(4 * i + 1, &s, continues, before);
         tile_load(5, keys + TILE_ROWS * s.key_bytes, s.key_bytes);
+        if (i == 0) {
+            START_TILE(2);
+        }
         tile_dots(2, 5, 6);
-        beside_product(4 * i + 2, &s, weighs, before);
+        beside_product(4 * i + 2, &s, continues, before);
+        if (i == 0) {
+            START_TILE(3);
+        }
         tile_dots(3, 5, 7);
-        beside_product(4 * i + 3, &s, weighs, before);
+        beside_product(4 * i + 3, &s, continues, before);
     }
-    tile_store(0, s.dots, DOTS_BYTES);
-    tile_store(1, s.dots + VF_LANES, DOTS_BYTES);
-    tile_store(2, s.dots + TILE_ROWS * STEP_HEADS, DOTS_BYTES);
-    tile_store(3, s.dots + TILE_ROWS * STEP_HEADS + VF_LANES, DOTS_BYTES);
 }
 
 static __attribute__((noinline)) void multiply_first_step(const score_step *s)
@@ -101,6 +121,15 @@ static __attribute__((noinline)) void multiply_first_step(const score_step *s)
 static __attribute__((noinline)) void multiply_next_step(const score_step *s, const weighing *before)
 {
     multiply_step(*s, 1, *before);
+}
+
+static __attribute__((noinline)) void weigh_last_step(const weighing *before)
+{
+    STORE_DOTS(0, before->dots);
+    STORE_DOTS(1, before->dots);
+    STORE_DOTS(2, before->dots);
+    STORE_DOTS(3, before->dots);
+    weigh_keys(*before, 0, STEP_KEYS);
 }
 
 /* STEP_KEYS keys, or the last ones of a range. */
@@ -131,17 +160,17 @@ static void score_seen_keys(const dsri_indexer_row_plan *row, const query *x, ui
                             score_scratch *s)
 {
     static const float zeros[STEP_KEYS * VF_LANES];
-    weighing before;
+    weighing before = {NULL, NULL, NULL, NULL};
     key_block block = {NULL, 0, NULL, 0, 0};
     uint32_t n_steps = 0;
     for (uint64_t t = range.first; t < range.end; t += STEP_KEYS) {
         const key_block last = block;
         block = find_block(row, t, range.end, x->n_causal, s);
         for (uint32_t h = 0; h < n_heads; h += STEP_HEADS, n_steps++) {
-            const score_step step = {
-                block.keys, block.key_bytes, query_panel(x, n_heads, h), panel_heads(n_heads) * sizeof(uint32_t),
-                /* half of them with each of the first two steps; 32 heads have only one */
-                h / STEP_HEADS < 2 ? block.ahead + h / 2 * block.key_bytes : block.keys, s->dots[n_steps % 2]};
+            const score_step step = {block.keys, block.key_bytes, query_panel(x, n_heads, h),
+                                     panel_heads(n_heads) * sizeof(uint32_t),
+                                     /* half of them with each of the first two steps; 32 heads have only one */
+                                     h / STEP_HEADS < 2 ? block.ahead + h / 2 * block.key_bytes : block.keys};
             if (n_steps == 0) {
                 multiply_first_step(&step);
             } else {
@@ -150,12 +179,10 @@ static void score_seen_keys(const dsri_indexer_row_plan *row, const query *x, ui
             if (h == 0 && n_steps > 0) {
                 store_scores(x, last.first, last.n, STEP_KEYS, s->sums);
             }
-            before = (weighing){step.dots, x->weights + h, h == 0 ? zeros : s->sums, s->sums};
+            before = (weighing){s->dots, x->weights + h, h == 0 ? zeros : s->sums, s->sums};
         }
     }
-    for (uint32_t key = 0; key < STEP_KEYS; key++) {
-        weigh_key(before, key);
-    }
+    weigh_last_step(&before);
     store_scores(x, block.first, block.n, STEP_KEYS, s->sums);
 }
 
