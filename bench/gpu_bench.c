@@ -1,6 +1,6 @@
 /* Times of the ops on a CUDA device: one graph launch per sample, medians of many, random data larger than the L2
- * cache. dsrows_gpu_bench [device|row] [indexer|attention|launch] [fp4] [ROWS CONTEXT-OR-WIDTH] Prints microseconds by
- * events around single launches, and of back-to-back launches. */
+ * cache. dsrows_gpu_bench [device|row] [indexer|attention|core|launch] [fp4|fp8] [ROWS CONTEXT-OR-WIDTH] Prints
+ * microseconds by events around single launches, and of back-to-back launches. */
 #include <dsrows/dsrows.h>
 
 #include <dlfcn.h>
@@ -259,11 +259,49 @@ static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tok
         dsr_buffer_destroy(buffers[--n_buffers]);
 }
 
-static void bench_attention(const cuda_timer *timer, uint32_t n_rows, uint32_t width, uint32_t n_heads, int flash)
+/* FP8 rows in pages of 64 entries, in a shuffled order, made of random BF16 rows by the device. */
+static void pack_rows(uint32_t n_entries, dsr_buffer *pages, dsr_buffer *table)
+{
+    const uint32_t n_pages = (n_entries + 63) / 64;
+    int32_t *ids = malloc(n_pages * sizeof *ids);
+    dsr_buffer *source = random_bf16((uint64_t)n_entries * 512);
+    dsr_encoder *encoder;
+    need(ids != NULL, "out of memory");
+    for (uint32_t i = 0; i < n_pages; i++) {
+        const uint32_t j = next_random(&random_state) % (i + 1);
+        ids[i] = ids[j];
+        ids[j] = (int32_t)i;
+    }
+    check(dsr_buffer_write(table, 0, ids, n_pages * sizeof *ids), "write");
+    dsr_convert_row row;
+    memset(&row, 0, sizeof row);
+    row.source = dsr_view_whole(source, DSR_DTYPE_BF16);
+    row.source_entries = n_entries;
+    row.destination = dsr_view_whole(pages, DSR_DTYPE_U8);
+    row.destination_layout.format = DSR_FORMAT_FP8;
+    row.destination_layout.page_size = 64;
+    row.destination_layout.page_table = dsr_view_whole(table, DSR_DTYPE_I32);
+    row.destination_entries = n_entries;
+    row.n_entries = n_entries;
+    dsr_convert_desc convert = DSR_CONVERT_DESC_INIT;
+    convert.n_rows = 1;
+    convert.rows = &row;
+    convert.dim = 512;
+    check(dsr_encoder_create(context, &encoder), "encoder");
+    check(dsr_encode_convert(encoder, &convert), "convert");
+    check(dsr_encoder_submit(encoder), "submit");
+    check(dsr_encoder_wait(encoder), "wait");
+    dsr_encoder_destroy(encoder);
+    dsr_buffer_destroy(source);
+    free(ids);
+}
+
+static void bench_attention(const cuda_timer *timer, uint32_t n_rows, uint32_t width, uint32_t n_heads, int flash,
+                            int packed)
 {
     const uint32_t pool_rows = 16512, sets = 4;
     dsr_encoder *encoders[16];
-    dsr_buffer *buffers[16 * 70];
+    dsr_buffer *buffers[16 * 140];
     uint32_t n_buffers = 0;
     char name[64];
     for (uint32_t s = 0; s < sets; s++) {
@@ -272,8 +310,20 @@ static void bench_attention(const cuda_timer *timer, uint32_t n_rows, uint32_t w
         need(indices != NULL, "out of memory");
         memset(rows, 0, sizeof rows);
         for (uint32_t r = 0; r < n_rows; r++) {
-            rows[r].kv = dsr_view_whole(buffers[n_buffers++] = random_bf16((uint64_t)pool_rows * 512), DSR_DTYPE_BF16);
             rows[r].kv_len = pool_rows;
+            if (packed) {
+                dsr_buffer *pages = buffers[n_buffers++] =
+                    plain(pool_rows / 64 * dsr_cache_page_bytes(DSR_FORMAT_FP8, 512, 64));
+                dsr_buffer *table = buffers[n_buffers++] = plain(pool_rows / 64 * 4);
+                pack_rows(pool_rows, pages, table);
+                rows[r].kv = dsr_view_whole(pages, DSR_DTYPE_U8);
+                rows[r].kv_layout.format = DSR_FORMAT_FP8;
+                rows[r].kv_layout.page_size = 64;
+                rows[r].kv_layout.page_table = dsr_view_whole(table, DSR_DTYPE_I32);
+            } else {
+                rows[r].kv =
+                    dsr_view_whole(buffers[n_buffers++] = random_bf16((uint64_t)pool_rows * 512), DSR_DTYPE_BF16);
+            }
             rows[r].q_row = r;
             rows[r].index_offset = (uint64_t)r * width;
             rows[r].width = width;
@@ -301,13 +351,204 @@ static void bench_attention(const cuda_timer *timer, uint32_t n_rows, uint32_t w
               "attention");
         free(indices);
     }
-    snprintf(name, sizeof name, "%s attention, %2u rows, %u heads x %u", flash ? "flash" : "two-pass", n_rows, n_heads,
-             width);
+    snprintf(name, sizeof name, "%s attention%s, %2u rows, %u heads x %u", flash ? "flash" : "two-pass",
+             packed ? ", FP8 pages" : "", n_rows, n_heads, width);
     time_encoders(timer, encoders, sets, name);
     for (uint32_t s = 0; s < sets; s++)
         dsr_encoder_destroy(encoders[s]);
     while (n_buffers)
         dsr_buffer_destroy(buffers[--n_buffers]);
+}
+
+/* The operands of a step of the attention core; what is per row, in order. */
+typedef struct core_step {
+    uint32_t n_rows, position;
+    dsr_buffer *buffers[1024];
+    uint32_t n_buffers;
+    dsr_view caches[64], index_caches[64];
+    dsr_view entries, index_entries; /* what the compressors emit */
+    dsr_view lists;                  /* [rows][640]: window slots, then the indexer's */
+} core_step;
+
+static dsr_view keep(core_step *step, dsr_buffer *buffer, dsr_dtype dtype)
+{
+    need(step->n_buffers < sizeof step->buffers / sizeof step->buffers[0], "too many buffers");
+    step->buffers[step->n_buffers++] = buffer;
+    return dsr_view_whole(buffer, dtype);
+}
+
+static dsr_view encode_compressor(core_step *step, dsr_encoder *encoder, uint32_t dim)
+{
+    const uint32_t n = step->n_rows, width = 2 * dim;
+    const uint64_t n_state = dsr_compressor_state_elements(4, dim);
+    dsr_compressor_row rows[64];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < n; r++) {
+        rows[r].kv_state = keep(step, random_f32(n_state, 1), DSR_DTYPE_F32);
+        rows[r].score_state = keep(step, random_f32(n_state, 1), DSR_DTYPE_F32);
+        rows[r].token_row = rows[r].output_row = r;
+        rows[r].start_pos = step->position;
+    }
+    dsr_compressor_desc desc = DSR_COMPRESSOR_DESC_INIT;
+    desc.n_rows = n;
+    desc.rows = rows;
+    desc.ratio = 4;
+    desc.dim = dim;
+    desc.epsilon = 1e-6f;
+    desc.kv = keep(step, random_f32((uint64_t)n * width, 1), DSR_DTYPE_F32);
+    desc.score = keep(step, random_f32((uint64_t)n * width, 1), DSR_DTYPE_F32);
+    desc.ape = keep(step, random_f32(4 * width, 1), DSR_DTYPE_F32);
+    desc.norm = keep(step, random_f32(dim, 1), DSR_DTYPE_F32);
+    desc.output = keep(step, plain((uint64_t)n * dim * 2), DSR_DTYPE_BF16);
+    check(dsr_encode_compressor(encoder, &desc), "compressor");
+    return desc.output;
+}
+
+/* One entry a row to caches of n_entries. ring: the first 128 entries. */
+static void encode_append(const core_step *step, dsr_encoder *encoder, dsr_view source, uint32_t dim,
+                          const dsr_view *caches, uint64_t n_entries, uint64_t first, int ring)
+{
+    dsr_append_row rows[64];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < step->n_rows; r++) {
+        rows[r].cache = caches[r];
+        rows[r].n_entries = n_entries;
+        rows[r].first_entry = first;
+        rows[r].ring_entries = ring ? 128 : 0;
+        rows[r].source_row = r;
+        rows[r].start_pos = ring ? step->position : step->position - 3;
+    }
+    dsr_append_desc desc = DSR_APPEND_DESC_INIT;
+    desc.n_rows = step->n_rows;
+    desc.rows = rows;
+    desc.dim = dim;
+    desc.source = source;
+    desc.frequencies = dsr_rope_frequencies(DSR_ROPE_YARN);
+    check(dsr_encode_append(encoder, &desc), "append");
+}
+
+static dsr_view encode_rope(core_step *step, dsr_encoder *encoder, dsr_view input, uint32_t head_dim, int inverse)
+{
+    dsr_rope_row rows[64];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < step->n_rows; r++) {
+        rows[r].row = r;
+        rows[r].start_pos = step->position;
+    }
+    dsr_rope_desc desc = DSR_ROPE_DESC_INIT;
+    desc.n_rows = step->n_rows;
+    desc.rows = rows;
+    desc.n_heads = 64;
+    desc.head_dim = head_dim;
+    desc.rope_dim = 64;
+    desc.inverse = inverse;
+    desc.input = input;
+    desc.output = keep(step, plain((uint64_t)step->n_rows * 64 * head_dim * 2), DSR_DTYPE_BF16);
+    desc.frequencies = dsr_rope_frequencies(DSR_ROPE_YARN);
+    check(dsr_encode_rope(encoder, &desc), "rope");
+    return desc.output;
+}
+
+static void encode_selection(core_step *step, dsr_encoder *encoder, dsr_view q, uint32_t n_keys)
+{
+    dsr_indexer_row rows[64];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < step->n_rows; r++) {
+        rows[r].keys = step->index_caches[r];
+        rows[r].kv_len = n_keys;
+        rows[r].q_row = r;
+        rows[r].output_offset = 640 * r + 128;
+        rows[r].start_pos = step->position;
+        rows[r].offset = 128;
+    }
+    dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
+    uint64_t bytes;
+    desc.n_rows = step->n_rows;
+    desc.rows = rows;
+    desc.n_heads = 64;
+    desc.q = q;
+    desc.weights = keep(step, random_f32(step->n_rows * 64, 0.011f), DSR_DTYPE_F32);
+    desc.output = step->lists;
+    check(dsr_indexer_workspace(context, &desc, &bytes), "workspace");
+    desc.workspace = keep(step, plain(bytes), DSR_DTYPE_U8);
+    check(dsr_encode_indexer(encoder, &desc), "indexer");
+}
+
+static dsr_view encode_core_attention(core_step *step, dsr_encoder *encoder, dsr_view q, uint64_t kv_len)
+{
+    dsr_attention_row rows[64];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < step->n_rows; r++) {
+        rows[r].kv = step->caches[r];
+        rows[r].kv_len = kv_len;
+        rows[r].q_row = r;
+        rows[r].index_offset = 640 * r;
+        rows[r].width = 640;
+    }
+    dsr_attention_desc desc = DSR_ATTENTION_DESC_INIT;
+    uint64_t bytes;
+    desc.n_rows = step->n_rows;
+    desc.rows = rows;
+    desc.n_heads = 64;
+    desc.scale = DSR_ATTENTION_SCALE;
+    desc.q = q;
+    desc.indices = step->lists;
+    desc.sinks = keep(step, random_f32(64, 1), DSR_DTYPE_F32);
+    desc.output = keep(step, plain((uint64_t)step->n_rows * 64 * 1024), DSR_DTYPE_BF16);
+    check(dsr_flash_attention_workspace(context, &desc, &bytes), "workspace");
+    desc.workspace = keep(step, plain(bytes), DSR_DTYPE_U8);
+    check(dsr_encode_flash_attention(encoder, &desc), "attention");
+    return desc.output;
+}
+
+/* Everything of a decode step but the projections and norms: compressors, new cache entries, rotations, indexer with
+ * top-k, attention over 640 slots. The token completes a group. */
+static void encode_core(core_step *step, dsr_encoder *encoder, uint32_t tokens)
+{
+    const uint32_t n = step->n_rows, n_keys = tokens / 4;
+    const uint64_t kv_len = 128 + n_keys;
+    int32_t slots[128];
+    dsr_window_slots(tokens - 1, 128, slots);
+    step->lists = keep(step, plain((uint64_t)n * 640 * 4), DSR_DTYPE_I32);
+    for (uint32_t r = 0; r < n; r++) {
+        step->caches[r] = keep(step, random_bf16(kv_len * 512), DSR_DTYPE_BF16);
+        step->index_caches[r] = keep(step, random_bf16((uint64_t)n_keys * 128), DSR_DTYPE_BF16);
+        check(dsr_buffer_write(step->lists.buffer, (uint64_t)r * 640 * 4, slots, sizeof slots), "write");
+    }
+    const dsr_view entries = encode_compressor(step, encoder, 512);
+    const dsr_view index_entries = encode_compressor(step, encoder, 128);
+    const dsr_view window = keep(step, random_bf16((uint64_t)n * 512), DSR_DTYPE_BF16);
+    const dsr_view q = keep(step, random_bf16((uint64_t)n * 64 * 512), DSR_DTYPE_BF16);
+    const dsr_view index_q = keep(step, random_bf16((uint64_t)n * 64 * 128), DSR_DTYPE_BF16);
+    encode_append(step, encoder, window, 512, step->caches, kv_len, (tokens - 1) % 128, 1);
+    encode_append(step, encoder, entries, 512, step->caches, kv_len, kv_len - 1, 0);
+    encode_append(step, encoder, index_entries, 128, step->index_caches, n_keys, n_keys - 1, 0);
+    const dsr_view turned = encode_rope(step, encoder, q, 512, 0);
+    encode_selection(step, encoder, encode_rope(step, encoder, index_q, 128, 0), n_keys);
+    (void)encode_rope(step, encoder, encode_core_attention(step, encoder, turned, kv_len), 512, 1);
+}
+
+static void bench_core(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens)
+{
+    enum { MAX_SETS = 4 };
+    const uint32_t wanted = n_sets((uint64_t)n_rows * tokens / 4 * 256), sets = wanted < MAX_SETS ? wanted : MAX_SETS;
+    static core_step steps[MAX_SETS];
+    dsr_encoder *encoders[MAX_SETS];
+    char name[64];
+    memset(steps, 0, sizeof steps);
+    for (uint32_t s = 0; s < sets; s++) {
+        steps[s].n_rows = n_rows;
+        steps[s].position = tokens - 1;
+        check(dsr_encoder_create(context, &encoders[s]), "encoder");
+        encode_core(&steps[s], encoders[s], tokens);
+    }
+    snprintf(name, sizeof name, "core step, %2u rows, context %u", n_rows, tokens);
+    time_encoders(timer, encoders, sets, name);
+    for (uint32_t s = 0; s < sets; s++) {
+        dsr_encoder_destroy(encoders[s]);
+        while (steps[s].n_buffers)
+            dsr_buffer_destroy(steps[s].buffers[--steps[s].n_buffers]);
+    }
 }
 
 /* What a graph of one tiny kernel costs: a gather of 128 values. */
@@ -354,14 +595,16 @@ int main(int argc, char **argv)
         const uint32_t rows = (uint32_t)atoi(argv[argc - 2]), size = (uint32_t)atoi(argv[argc - 1]);
         if (has(argc, argv, "indexer"))
             bench_indexer(&timer, rows, size, has(argc, argv, "fp4"));
+        else if (has(argc, argv, "core"))
+            bench_core(&timer, rows, size);
         else
-            bench_attention(&timer, rows, size, 64, 0);
+            bench_attention(&timer, rows, size, 64, 0, has(argc, argv, "fp8"));
         dsr_context_destroy(context);
         return 0;
     }
     bench_launch(&timer);
     if (has(argc, argv, "launch")) {
-        bench_attention(&timer, 1, 16, 64, 0);
+        bench_attention(&timer, 1, 16, 64, 0, 0);
         bench_indexer(&timer, 1, 4, 0);
     }
     if (!has(argc, argv, "attention") && !has(argc, argv, "launch") && desc.exactness == DSR_EXACT_DEVICE)
@@ -372,11 +615,15 @@ int main(int argc, char **argv)
             bench_indexer(&timer, shapes[i][0], shapes[i][1], 0);
     if (!has(argc, argv, "indexer") && !has(argc, argv, "launch"))
         for (int flash = 0; flash < 2; flash++) {
-            bench_attention(&timer, 1, 640, 64, flash);
-            bench_attention(&timer, 8, 640, 64, flash);
-            bench_attention(&timer, 64, 640, 64, flash);
-            bench_attention(&timer, 8, 1152, 128, flash);
+            bench_attention(&timer, 1, 640, 64, flash, 0);
+            bench_attention(&timer, 8, 640, 64, flash, 0);
+            bench_attention(&timer, 64, 640, 64, flash, 0);
+            bench_attention(&timer, 8, 1152, 128, flash, 0);
+            bench_attention(&timer, 8, 640, 64, flash, 1);
+            bench_attention(&timer, 64, 640, 64, flash, 1);
         }
+    if (argc < 3)
+        bench_core(&timer, 8, 65536);
     dsr_context_destroy(context);
     return 0;
 }
