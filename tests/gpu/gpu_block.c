@@ -183,7 +183,7 @@ int main(void)
         return 77;
     }
     for (int k = 0; k < 3; k++)
-        for (int cache = 0; cache < 2; cache++)
+        for (int cache = DSR_CACHE_BF16; cache <= DSR_CACHE_PACKED; cache++)
             n_failed += compare(kinds[k], (dsr_cache_treatment)cache);
     printf("attention block: %s\n", n_failed ? "FAILED" : "CUDA equals the CPU, byte for byte");
     return n_failed != 0;
