@@ -1,79 +1,82 @@
 /* Logits and numerators on AMX. Whatever else there is to do stands between the tile products: the tile unit is busy
- * for 16 cycles with one, and the rest of the core is free for that time. */
+ * for 16 cycles with one, and the rest of the core is free for that time. What is loaded again soon is kept within the
+ * first cache: the second one is not fast enough for both operands of each product.
+ *
+ * A unit of heads leaves its sums in tiles. They are stored one by one before the first products of the next unit:
+ * stores that wait for their product would keep those behind them from being issued. */
 #ifndef DSRI_ROW_ATTENTION_TILES_H
 #define DSRI_ROW_ATTENTION_TILES_H
 
 #include "cpu/kernels/row/attention_panels.h"
 #include "cpu/kernels/row/tiles.h"
 
-enum {
-    UNIT_HEADS = 2 * DSRI_HEAD_BLOCK,
-    COLUMN_WORDS = TILE_ROW_BYTES / 4, /* a row is N_COLUMNS columns of 32 features */
-    N_COLUMNS = ROW_WORDS / COLUMN_WORDS,
-    COLUMNS_AHEAD = 2,
-    PRODUCT_SLOTS = 8, /* slots copied beside a product */
-    PASS_GROUPS = 32,  /* groups between two loads and stores of the numerators */
-    PASS_SLOTS = PASS_GROUPS * GROUP_SLOTS,
-    SLOTS_AHEAD = 64,
-    PRODUCT_PAIRS = GROUP_PAIRS / 4 /* pairs of slots interleaved beside a product */
-};
-
-_Static_assert(LOGIT_SLOTS <= 3 * TILE_ROWS && SHORT_LOGIT_SLOTS <= LOGIT_SLOTS, "three tiles of slots");
+enum { UNIT_HEADS = 2 * DSRI_HEAD_BLOCK };
 
 /* ---- logits ------------------------------------------------------------------------------------------------- */
 
+enum {
+    COLUMN_WORDS = TILE_ROW_BYTES / 4, /* a row is N_COLUMNS columns of 32 features */
+    N_COLUMNS = ROW_WORDS / COLUMN_WORDS,
+    BLOCK_COLUMNS = 4, /* columns that the units of heads pass in turn */
+    COLUMNS_AHEAD = 2, /* copied before they are multiplied */
+    RING_COLUMNS = BLOCK_COLUMNS + COLUMNS_AHEAD,
+    RING_WORDS = (RING_COLUMNS + 1) * COLUMN_WORDS, /* from row to row: one more spreads them over the cache's sets */
+    PRODUCT_SLOTS = 8,                              /* slots copied beside a product */
+    MAX_TASK_SLOTS = 3 * TILE_ROWS
+};
+
+_Static_assert((int)LOGIT_SLOTS <= (int)MAX_TASK_SLOTS && SHORT_LOGIT_SLOTS <= LOGIT_SLOTS, "three tiles of slots");
+
 typedef struct logit_scratch {
-    const uint16_t *from[LOGIT_SLOTS];       /* rows of the task's slots, */
-    const uint16_t *later[LOGIT_SLOTS];      /* and of the next task's; past the end the last one again */
-    uint32_t rows[LOGIT_SLOTS * ROW_STRIDE]; /* those of the task side by side */
-    float dots[2][LOGIT_SLOTS * UNIT_HEADS]; /* [slot][head], of a unit and of the one before */
+    const uint16_t *from[MAX_TASK_SLOTS];       /* rows of the task's slots, */
+    const uint16_t *later[MAX_TASK_SLOTS];      /* and of the next task's; past the end the last one again */
+    uint32_t rows[MAX_TASK_SLOTS * RING_WORDS]; /* columns [column modulo RING_COLUMNS] of the task's rows */
+    float dots[MAX_HEADS / UNIT_HEADS][MAX_TASK_SLOTS * UNIT_HEADS]; /* [slot][head] of each unit */
 } logit_scratch;
 
-/* A unit: n_tiles * TILE_ROWS slots times UNIT_HEADS heads; and what is done beside its products. */
+/* One block of columns of a unit: n_tiles * TILE_ROWS slots times UNIT_HEADS heads; and what is done beside it. */
 typedef struct logit_unit {
     logit_scratch *scratch;
-    const uint32_t *panel;
+    const uint32_t *panel; /* [pair of features][PANEL_HEADS] */
+    uint32_t column;       /* the first */
     float *dots;
-    uint32_t fetch;   /* the first of the later rows to prefetch, */
-    uint32_t n_fetch; /* and how many beside each product */
-} logit_unit;
-
-/* Dots of a unit on their way to the logits. */
-typedef struct scaling {
-    const float *dots;
-    float *to[2]; /* of the first and the second half of the unit's heads */
-    uint32_t n;   /* slots */
+    float *dots_before; /* of what is in the tiles, to be stored; null: nothing */
+    uint32_t fetch;     /* the first of the later rows to prefetch, */
+    uint32_t n_fetch;   /* and how many beside each product */
+    int scales;         /* dots_before are whole: */
+    float *logits[2];   /* of the first and the second half of their heads, */
+    uint32_t n;         /* of so many slots */
     vf scale;
-} scaling;
+} logit_unit;
 
 static inline void copy_column(logit_scratch *scratch, uint32_t column, uint32_t slot, uint32_t n)
 {
     for (uint32_t s = slot; s < slot + n; s++) {
-        vi_store(scratch->rows + s * ROW_STRIDE + column * COLUMN_WORDS,
+        vi_store(scratch->rows + s * RING_WORDS + column % RING_COLUMNS * COLUMN_WORDS,
                  vi_load_pairs(scratch->from[s] + (size_t)2 * column * COLUMN_WORDS));
     }
 }
 
-static inline void scale_slot(const scaling *w, uint32_t s)
+static inline void scale_slots(const logit_unit *u, uint32_t first, uint32_t n)
 {
-    if (s < w->n) {
-        const float *dots = w->dots + s * UNIT_HEADS;
-        vf_store(w->to[0] + s * DSRI_HEAD_BLOCK, vf_mul(vf_load(dots), w->scale));
-        vf_store(w->to[1] + s * DSRI_HEAD_BLOCK, vf_mul(vf_load(dots + VF_LANES), w->scale));
+    for (uint32_t s = first; s < first + n && s < u->n; s++) {
+        const float *dots = u->dots_before + s * UNIT_HEADS;
+        vf_store(u->logits[0] + s * DSRI_HEAD_BLOCK, vf_mul(vf_load(dots), u->scale));
+        vf_store(u->logits[1] + s * DSRI_HEAD_BLOCK, vf_mul(vf_load(dots + VF_LANES), u->scale));
     }
 }
 
-/* What goes with product j of a column: slots of a later column to copy, or a slot of the unit before to scale, and
- * later rows to prefetch. */
-static inline __attribute__((always_inline)) void beside_product(const logit_unit *u, const scaling *before,
-                                                                 int n_tiles, uint32_t column, uint32_t j)
+/* What goes with product j of a column: slots of a later column to copy, or slots of the unit before to scale, once the
+ * first column has stored its tiles; and later rows to prefetch. */
+static inline __attribute__((always_inline)) void beside_product(const logit_unit *u, int copies, int n_tiles,
+                                                                 uint32_t column, uint32_t j)
 {
-    if (before != NULL) {
-        if (j % 2 == 0) {
-            scale_slot(before, column * (uint32_t)n_tiles + j / 2);
-        }
-    } else if (column + COLUMNS_AHEAD < N_COLUMNS) {
+    enum { SLOTS = 3 }; /* MAX_TASK_SLOTS over the products of the other columns, rounded up */
+    if (copies && column + COLUMNS_AHEAD < N_COLUMNS) {
         copy_column(u->scratch, column + COLUMNS_AHEAD, j * PRODUCT_SLOTS, PRODUCT_SLOTS);
+    }
+    if (u->scales && column > u->column) {
+        scale_slots(u, ((column - u->column - 1) * 2 * (uint32_t)n_tiles + j) * SLOTS, SLOTS);
     }
     const uint16_t *const *later = u->scratch->later + u->fetch + j * u->n_fetch;
     for (uint32_t i = 0; i < u->n_fetch; i++) {
@@ -81,60 +84,83 @@ static inline __attribute__((always_inline)) void beside_product(const logit_uni
     }
 }
 
-/* Operands of a column as tiles: slots in tile 6, heads in tile 7; two of each where the registers suffice. */
-static inline __attribute__((always_inline)) void multiply_column(const logit_unit *u, const scaling *before,
+_Static_assert(3 * 2 * (BLOCK_COLUMNS - 1) >= TILE_ROWS, "all slots are scaled");
+
+/* Tile c, a constant, is slots [c / 2 * 16, + 16) times one half of the heads. */
+#define DOTS_TILE(c, dots)  (dots) + (c) / 2 * TILE_ROWS *UNIT_HEADS + (c) % 2 * VF_LANES
+#define DOTS_BYTES          (UNIT_HEADS * sizeof(float))
+#define STORE_DOTS(c, dots) tile_store(c, DOTS_TILE(c, dots), DOTS_BYTES)
+#define START_DOTS(c)                                                                                                  \
+    if (is_start) {                                                                                                    \
+        if (u->dots_before != NULL) {                                                                                  \
+            STORE_DOTS(c, u->dots_before);                                                                             \
+        }                                                                                                              \
+        if (u->column == 0) {                                                                                          \
+            tile_zero(c);                                                                                              \
+        } else {                                                                                                       \
+            tile_load(c, DOTS_TILE(c, u->dots), DOTS_BYTES);                                                           \
+        }                                                                                                              \
+    }                                                                                                                  \
+    (void)0
+
+/* Operands of a column as tiles: slots in tile 6, heads in tile 7. is_start: of the first column of a block. */
+static inline __attribute__((always_inline)) void multiply_column(const logit_unit *u, int is_start, int copies,
                                                                   int n_tiles, uint32_t column)
 {
-    enum { PANEL_BYTES = PANEL_HEADS * 4, ROW_BYTES = ROW_STRIDE * 4 };
-    const uint32_t *rows = u->scratch->rows + column * COLUMN_WORDS;
+    enum { PANEL_BYTES = PANEL_HEADS * 4, ROW_BYTES = RING_WORDS * 4 };
+    const uint32_t *rows = u->scratch->rows + column % RING_COLUMNS * COLUMN_WORDS;
     const uint32_t *panel = u->panel + (size_t)column * TILE_ROWS * PANEL_HEADS;
     tile_load(6, rows, ROW_BYTES);
     tile_load(7, panel, PANEL_BYTES);
+    START_DOTS(0);
     tile_dots(0, 6, 7);
-    beside_product(u, before, n_tiles, column, 0);
+    beside_product(u, copies, n_tiles, column, 0);
     tile_load(7, panel + VF_LANES, PANEL_BYTES);
+    START_DOTS(1);
     tile_dots(1, 6, 7);
-    beside_product(u, before, n_tiles, column, 1);
+    beside_product(u, copies, n_tiles, column, 1);
     if (n_tiles > 1) {
-        tile_load(6, rows + TILE_ROWS * ROW_STRIDE, ROW_BYTES);
+        tile_load(6, rows + TILE_ROWS * RING_WORDS, ROW_BYTES);
+        START_DOTS(3);
         tile_dots(3, 6, 7);
-        beside_product(u, before, n_tiles, column, 2);
+        beside_product(u, copies, n_tiles, column, 2);
         tile_load(7, panel, PANEL_BYTES);
+        START_DOTS(2);
         tile_dots(2, 6, 7);
-        beside_product(u, before, n_tiles, column, 3);
+        beside_product(u, copies, n_tiles, column, 3);
     }
     if (n_tiles > 2) {
-        tile_load(6, rows + 2 * TILE_ROWS * ROW_STRIDE, ROW_BYTES);
+        tile_load(6, rows + 2 * TILE_ROWS * RING_WORDS, ROW_BYTES);
+        START_DOTS(4);
         tile_dots(4, 6, 7);
-        beside_product(u, before, n_tiles, column, 4);
+        beside_product(u, copies, n_tiles, column, 4);
         tile_load(7, panel + VF_LANES, PANEL_BYTES);
+        START_DOTS(5);
         tile_dots(5, 6, 7);
-        beside_product(u, before, n_tiles, column, 5);
+        beside_product(u, copies, n_tiles, column, 5);
     }
 }
 
-/* before: null in the first unit of a task. */
-static inline __attribute__((always_inline)) void multiply_unit(const logit_unit *u, const scaling *before, int n_tiles)
+static inline __attribute__((always_inline)) void multiply_block(const logit_unit *unit, int copies, int n_tiles)
 {
-    enum { DOTS_BYTES = UNIT_HEADS * sizeof(float), TILE_DOTS = TILE_ROWS * UNIT_HEADS };
-    tile_zero(0);
-    tile_zero(1);
-    tile_zero(2);
-    tile_zero(3);
-    tile_zero(4);
-    tile_zero(5);
-    for (uint32_t column = 0; column < N_COLUMNS; column++) {
-        multiply_column(u, before, n_tiles, column);
+    const logit_unit copy = *unit, *const u = &copy;
+    multiply_column(u, 1, copies, n_tiles, u->column);
+    for (uint32_t i = 1; i < BLOCK_COLUMNS; i++) {
+        multiply_column(u, 0, copies, n_tiles, u->column + i);
     }
-    tile_store(0, u->dots, DOTS_BYTES);
-    tile_store(1, u->dots + VF_LANES, DOTS_BYTES);
+}
+
+static inline __attribute__((always_inline)) void store_last_dots(float *dots, int n_tiles)
+{
+    STORE_DOTS(0, dots);
+    STORE_DOTS(1, dots);
     if (n_tiles > 1) {
-        tile_store(2, u->dots + TILE_DOTS, DOTS_BYTES);
-        tile_store(3, u->dots + TILE_DOTS + VF_LANES, DOTS_BYTES);
+        STORE_DOTS(2, dots);
+        STORE_DOTS(3, dots);
     }
     if (n_tiles > 2) {
-        tile_store(4, u->dots + 2 * TILE_DOTS, DOTS_BYTES);
-        tile_store(5, u->dots + 2 * TILE_DOTS + VF_LANES, DOTS_BYTES);
+        STORE_DOTS(4, dots);
+        STORE_DOTS(5, dots);
     }
 }
 
@@ -143,32 +169,30 @@ static inline __attribute__((always_inline)) void multiply_tiles(int n_tiles, co
                                                                  uint32_t n, vf scale, logit_scratch *scratch)
 {
     const uint32_t n_rows = (uint32_t)n_tiles * TILE_ROWS, n_units = a->n_heads / UNIT_HEADS;
-    scaling before = {.n = n, .scale = scale};
+    logit_unit u = {.scratch = scratch, .n_fetch = PRODUCT_SLOTS / n_units, .n = n, .scale = scale};
     find_rows(a, first, n_rows, scratch->from);
     find_rows(a, first + logit_slots(a->row), n_rows, scratch->later);
     for (uint32_t column = 0; column < COLUMNS_AHEAD; column++) {
         copy_column(scratch, column, 0, n_rows);
     }
-    for (uint32_t i = 0; i < n_units; i++) {
-        const uint32_t head = i * UNIT_HEADS;
-        const logit_unit unit = {.scratch = scratch,
-                                 .panel = q_panel(a, head),
-                                 .dots = scratch->dots[i % 2],
-                                 .fetch = i * n_rows / n_units,
-                                 .n_fetch = PRODUCT_SLOTS / n_units};
-        if (i == 0) {
-            multiply_unit(&unit, NULL, n_tiles);
-        } else {
-            const scaling last = before;
-            multiply_unit(&unit, &last, n_tiles);
+    for (u.column = 0; u.column < N_COLUMNS; u.column += BLOCK_COLUMNS) {
+        for (uint32_t i = 0; i < n_units; i++) {
+            u.panel = q_panel(a, i * UNIT_HEADS);
+            u.dots = scratch->dots[i];
+            u.fetch = i * n_rows / n_units;
+            u.scales = i > 0 && u.column + BLOCK_COLUMNS == N_COLUMNS;
+            if (i == 0) {
+                multiply_block(&u, 1, n_tiles);
+            } else {
+                multiply_block(&u, 0, n_tiles);
+            }
+            u.dots_before = u.dots;
+            u.logits[0] = weight_at(a, i * UNIT_HEADS, first);
+            u.logits[1] = weight_at(a, i * UNIT_HEADS + DSRI_HEAD_BLOCK, first);
         }
-        before.dots = unit.dots;
-        before.to[0] = weight_at(a, head, first);
-        before.to[1] = weight_at(a, head + DSRI_HEAD_BLOCK, first);
     }
-    for (uint32_t s = 0; s < n; s++) {
-        scale_slot(&before, s);
-    }
+    store_last_dots(u.dots, n_tiles);
+    scale_slots(&u, 0, n_rows);
 }
 
 static inline void multiply_slots(const attention_query *a, size_t first, uint32_t n, vf scale, logit_scratch *scratch)
@@ -184,100 +208,150 @@ static inline void multiply_slots(const attention_query *a, size_t first, uint32
 
 /* ---- values ------------------------------------------------------------------------------------------------- */
 
+enum {
+    PASS_GROUPS = 8,       /* groups that the units of heads pass in turn, while the next ones are gathered */
+    FIRST_PASS_GROUPS = 4, /* nothing can be multiplied while the first ones are */
+    PASS_PAIRS = PASS_GROUPS * GROUP_PAIRS,
+    PASS_SLOTS = PASS_GROUPS * GROUP_SLOTS,
+    SLOTS_AHEAD = 64,
+    STEP_PAIRS = 2 /* pairs of slots gathered at a time */
+};
+
 typedef struct value_scratch {
-    const uint16_t *rows[PASS_SLOTS + SLOTS_AHEAD];             /* of a pass, and of what is prefetched in it */
-    uint32_t values[PASS_GROUPS * GROUP_PAIRS][VALUE_FEATURES]; /* pairs of slots */
+    const uint16_t
+        *rows[PASS_SLOTS + SLOTS_AHEAD]; /* of the pass that is gathered, and of what is prefetched with it */
+    uint32_t values[2][PASS_PAIRS][VALUE_FEATURES]; /* of the pass in use and of the next: pairs of slots */
     float numerators[MAX_HEADS][VALUE_FEATURES];
 } value_scratch;
 
-/* Pairs [pair, + PRODUCT_PAIRS) of a pass. */
-static inline void gather_pairs(value_scratch *scratch, uint32_t feature, size_t pair)
+/* Interleaving of a pass on its way. */
+typedef struct value_gather {
+    const uint16_t *const *rows;
+    uint32_t (*to)[VALUE_FEATURES];
+    uint32_t feature;
+    uint32_t done; /* pairs */
+    uint32_t n_pairs;
+    uint32_t n_steps; /* beside each product */
+} value_gather;
+
+static inline void gather_step(value_gather *w)
 {
-    const uint16_t *const *rows = scratch->rows + 2 * pair;
-    interleave_pairs(rows, feature, PRODUCT_PAIRS, scratch->values + pair);
+    const uint16_t *const *rows = w->rows + 2 * w->done;
+    interleave_pairs(rows, w->feature, STEP_PAIRS, w->to + w->done);
     VEC_UNROLL
-    for (int i = 0; i < 2 * PRODUCT_PAIRS; i++) {
-        vec_prefetch(rows[SLOTS_AHEAD + i] + feature);
+    for (int i = 0; i < 2 * STEP_PAIRS; i++) {
+        vec_prefetch(rows[SLOTS_AHEAD + i] + w->feature);
+    }
+    w->done += STEP_PAIRS;
+}
+
+static inline void gather_beside(value_gather *w)
+{
+    for (uint32_t i = 0; i < w->n_steps && w->done < w->n_pairs; i++) {
+        gather_step(w);
     }
 }
 
-/* Groups of a pass, as the tiles of weights have them for UNIT_HEADS heads. */
+/* A pass: its groups, [first, first + n), as tiles of weights for UNIT_HEADS heads and as pairs of values. */
 typedef struct value_pass {
-    const uint32_t *upper; /* the first half of the heads */
+    const uint32_t *upper; /* weights of the first half of the heads */
     const uint32_t *lower;
+    const uint32_t (*values)[VALUE_FEATURES];
     size_t n_groups;
-    int is_first;
-    uint32_t feature;
+    int is_first;                               /* numerators start with it */
+    float (*numerators)[VALUE_FEATURES];        /* of the unit */
+    float (*numerators_before)[VALUE_FEATURES]; /* of what is in the tiles, to be stored; null: nothing */
 } value_pass;
 
-/* Adds a pass to the numerators of UNIT_HEADS heads. Gathers, unless it has been done: group by group, each while the
- * one before is multiplied. */
-static inline __attribute__((always_inline)) void add_values(value_pass pass, int gathers, value_scratch *scratch,
-                                                             float (*numerators)[VALUE_FEATURES])
+/* Tile c, a constant, is one half of the heads times one half of the features. */
+#define SUMS_TILE(c, numerators)  (numerators)[(c) / 2 * DSRI_HEAD_BLOCK] + (c) % 2 * VF_LANES
+#define SUMS_BYTES                (VALUE_FEATURES * sizeof(float))
+#define STORE_SUMS(c, numerators) tile_store(c, SUMS_TILE(c, numerators), SUMS_BYTES)
+#define START_SUMS(c)                                                                                                  \
+    if (is_start) {                                                                                                    \
+        if (pass->numerators_before != NULL) {                                                                         \
+            STORE_SUMS(c, pass->numerators_before);                                                                    \
+        }                                                                                                              \
+        if (pass->is_first) {                                                                                          \
+            tile_zero(c);                                                                                              \
+        } else {                                                                                                       \
+            tile_load(c, SUMS_TILE(c, pass->numerators), SUMS_BYTES);                                                  \
+        }                                                                                                              \
+    }                                                                                                                  \
+    (void)0
+
+static inline __attribute__((always_inline)) void add_group(const value_pass *pass, int is_start, size_t g,
+                                                            value_gather *next)
 {
-    enum { ROW_BYTES = VALUE_FEATURES * 4 };
-    float *const upper = numerators[0], *const lower = numerators[DSRI_HEAD_BLOCK];
-    if (pass.is_first) {
-        tile_zero(0);
-        tile_zero(1);
-        tile_zero(2);
-        tile_zero(3);
-    } else {
-        tile_load(0, upper, ROW_BYTES);
-        tile_load(1, upper + VF_LANES, ROW_BYTES);
-        tile_load(2, lower, ROW_BYTES);
-        tile_load(3, lower + VF_LANES, ROW_BYTES);
+    const uint32_t *values = pass->values[g * GROUP_PAIRS];
+    tile_load(4, pass->upper + g * TILE_WORDS, TILE_ROW_BYTES);
+    tile_load(6, values, SUMS_BYTES);
+    START_SUMS(0);
+    tile_dots(0, 4, 6);
+    gather_beside(next);
+    tile_load(7, values + VF_LANES, SUMS_BYTES);
+    START_SUMS(1);
+    tile_dots(1, 4, 7);
+    gather_beside(next);
+    tile_load(5, pass->lower + g * TILE_WORDS, TILE_ROW_BYTES);
+    START_SUMS(2);
+    tile_dots(2, 5, 6);
+    gather_beside(next);
+    START_SUMS(3);
+    tile_dots(3, 5, 7);
+    gather_beside(next);
+}
+
+static __attribute__((noinline)) void add_pass(const value_pass *pass, value_gather *gather)
+{
+    value_gather next = *gather;
+    add_group(pass, 1, 0, &next);
+    for (size_t g = 1; g < pass->n_groups; g++) {
+        add_group(pass, 0, g, &next);
     }
-    for (size_t g = 0; g < pass.n_groups; g++) {
-        const uint32_t *values = scratch->values[g * GROUP_PAIRS];
-        const int gathers_next = gathers && g + 1 < pass.n_groups;
-        const size_t next = (g + 1) * GROUP_PAIRS;
-        tile_load(4, pass.upper + g * TILE_WORDS, TILE_ROW_BYTES);
-        tile_load(6, values, ROW_BYTES);
-        tile_dots(0, 4, 6);
-        if (gathers_next) {
-            gather_pairs(scratch, pass.feature, next);
-        }
-        tile_load(7, values + VF_LANES, ROW_BYTES);
-        tile_dots(1, 4, 7);
-        if (gathers_next) {
-            gather_pairs(scratch, pass.feature, next + PRODUCT_PAIRS);
-        }
-        tile_load(5, pass.lower + g * TILE_WORDS, TILE_ROW_BYTES);
-        tile_dots(2, 5, 6);
-        if (gathers_next) {
-            gather_pairs(scratch, pass.feature, next + 2 * PRODUCT_PAIRS);
-        }
-        tile_dots(3, 5, 7);
-        if (gathers_next) {
-            gather_pairs(scratch, pass.feature, next + 3 * PRODUCT_PAIRS);
-        }
-    }
-    tile_store(0, upper, ROW_BYTES);
-    tile_store(1, upper + VF_LANES, ROW_BYTES);
-    tile_store(2, lower, ROW_BYTES);
-    tile_store(3, lower + VF_LANES, ROW_BYTES);
+    *gather = next;
+}
+
+/* Gathering of the groups [first, end) into buffer `buffer`, with n_products products beside it. */
+static inline value_gather gather_of(const attention_query *a, uint32_t feature, size_t first, size_t end,
+                                     uint32_t buffer, uint32_t n_products, value_scratch *scratch)
+{
+    const uint32_t n_pairs = (uint32_t)(end - first) * GROUP_PAIRS;
+    find_rows(a, first * GROUP_SLOTS, (end - first) * GROUP_SLOTS + SLOTS_AHEAD, scratch->rows);
+    return (value_gather){scratch->rows, scratch->values[buffer],
+                          feature,       0,
+                          n_pairs,       (n_pairs / STEP_PAIRS + n_products - 1) / n_products};
 }
 
 /* Numerators of features [feature, + VALUE_FEATURES) of all heads. Something is selected. */
 static void add_all_values(const attention_query *a, uint32_t feature, value_scratch *scratch)
 {
-    for (size_t first = 0; first < n_groups(a); first += PASS_GROUPS) {
-        const size_t n_left = n_groups(a) - first, n = n_left < PASS_GROUPS ? n_left : PASS_GROUPS;
-        find_rows(a, first * GROUP_SLOTS, n * GROUP_SLOTS + SLOTS_AHEAD, scratch->rows);
-        for (size_t pair = 0; pair < GROUP_PAIRS; pair += PRODUCT_PAIRS) {
-            gather_pairs(scratch, feature, pair);
-        }
+    const size_t n = n_groups(a);
+    size_t first = 0, end = n < FIRST_PASS_GROUPS ? n : FIRST_PASS_GROUPS;
+    value_pass pass = {.is_first = 1, .numerators_before = NULL};
+    value_gather gather = gather_of(a, feature, first, end, 0, 1, scratch);
+    gather_beside(&gather);
+    for (uint32_t p = 0; first < end; p++) {
+        const size_t next_end = n - end < PASS_GROUPS ? n : end + PASS_GROUPS;
+        const uint32_t n_products = 4 * (uint32_t)(end - first) * a->n_heads / UNIT_HEADS;
+        gather = gather_of(a, feature, end, next_end, (p + 1) % 2, n_products, scratch);
+        pass.values = (const uint32_t(*)[VALUE_FEATURES])scratch->values[p % 2];
+        pass.n_groups = end - first;
         for (uint32_t h = 0; h < a->n_heads; h += UNIT_HEADS) {
-            const value_pass pass = {weight_tiles(a, h) + first * TILE_WORDS,
-                                     weight_tiles(a, h + DSRI_HEAD_BLOCK) + first * TILE_WORDS, n, first == 0, feature};
-            if (h == 0) {
-                add_values(pass, 1, scratch, scratch->numerators);
-            } else {
-                add_values(pass, 0, scratch, scratch->numerators + h);
-            }
+            pass.upper = weight_tiles(a, h) + first * TILE_WORDS;
+            pass.lower = weight_tiles(a, h + DSRI_HEAD_BLOCK) + first * TILE_WORDS;
+            pass.numerators = scratch->numerators + h;
+            add_pass(&pass, &gather);
+            pass.numerators_before = pass.numerators;
         }
+        pass.is_first = 0;
+        first = end;
+        end = next_end;
     }
+    STORE_SUMS(0, pass.numerators);
+    STORE_SUMS(1, pass.numerators);
+    STORE_SUMS(2, pass.numerators);
+    STORE_SUMS(3, pass.numerators);
 }
 
 #endif
