@@ -82,11 +82,14 @@ static dsr_status choose_isa(dsr_context *context, dsr_isa wanted)
 /* Features that kernels of this context may use beyond their instruction set's own. */
 static uint32_t usable_features(const dsr_context *context)
 {
+    const uint32_t tiles = DSRI_CPU_AMX_BF16 | DSRI_CPU_AMX_INT8;
     uint32_t features = dsri_without_features(dsri_cpu_features(), getenv("DSR_WITHOUT"));
-    if (context->exactness != DSR_EXACT_ROW || context->isa != DSR_ISA_AVX512)
-        return features & ~(uint32_t)DSRI_CPU_AMX_BF16;
-    if (features & DSRI_CPU_AMX_BF16 && !dsri_ask_for_tiles())
+    if (context->isa != DSR_ISA_AVX512)
+        return features & ~tiles;
+    if (context->exactness != DSR_EXACT_ROW)
         features &= ~(uint32_t)DSRI_CPU_AMX_BF16;
+    if (features & tiles && !dsri_ask_for_tiles())
+        features &= ~tiles;
     return features;
 }
 

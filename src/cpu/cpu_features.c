@@ -17,8 +17,10 @@ enum {
     LEAF7_EBX_AVX512F = 1 << 16,
     LEAF7_EBX_AVX512DQ = 1 << 17,
     LEAF7_EBX_AVX512BW = 1 << 30,
+    LEAF7_ECX_AVX512_VNNI = 1 << 11,
     LEAF7_EDX_AMX_BF16 = 1 << 22,
     LEAF7_EDX_AMX_TILE = 1 << 24,
+    LEAF7_EDX_AMX_INT8 = 1 << 25,
     LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
     XCR0_YMM = 0x06,     /* XMM and the upper halves of YMM */
     XCR0_ZMM = 0xe6,     /* and mask registers, upper halves of ZMM0-15, ZMM16-31 */
@@ -50,9 +52,14 @@ uint32_t dsri_features_of_cpuid(const dsri_cpuid *cpuid)
     /* Intel's cores (Sapphire Rapids measured) take so long over a dot product that F32 multiply-adds do more. */
     if (features & DSRI_CPU_AVX512_BF16 && cpuid->leaf0_ebx != leaf0_ebx_intel)
         features |= DSRI_CPU_FAST_AVX512_BF16;
-    const uint32_t amx = LEAF7_EDX_AMX_TILE | LEAF7_EDX_AMX_BF16;
-    if ((cpuid->xcr0 & XCR0_TILES) == XCR0_TILES && (cpuid->leaf7_edx & amx) == amx)
+    if (cpuid->leaf7_ecx & LEAF7_ECX_AVX512_VNNI)
+        features |= DSRI_CPU_AVX512_VNNI;
+    if ((cpuid->xcr0 & XCR0_TILES) != XCR0_TILES || !(cpuid->leaf7_edx & LEAF7_EDX_AMX_TILE))
+        return features;
+    if (cpuid->leaf7_edx & LEAF7_EDX_AMX_BF16)
         features |= DSRI_CPU_AMX_BF16;
+    if (cpuid->leaf7_edx & LEAF7_EDX_AMX_INT8)
+        features |= DSRI_CPU_AMX_INT8;
     return features;
 }
 
@@ -77,6 +84,7 @@ uint32_t dsri_cpu_features(void)
         cpuid.xcr0 = read_xcr0();
     if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
         cpuid.leaf7_ebx = ebx;
+        cpuid.leaf7_ecx = ecx;
         cpuid.leaf7_edx = edx;
         if (eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx))
             cpuid.leaf7_1_eax = eax;
@@ -115,7 +123,10 @@ uint32_t dsri_without_features(uint32_t features, const char *list)
     static const struct {
         const char *name;
         uint32_t feature;
-    } names[] = {{"avx512_bf16", DSRI_CPU_AVX512_BF16 | DSRI_CPU_FAST_AVX512_BF16}, {"amx_bf16", DSRI_CPU_AMX_BF16}};
+    } names[] = {{"avx512_bf16", DSRI_CPU_AVX512_BF16 | DSRI_CPU_FAST_AVX512_BF16},
+                 {"amx_bf16", DSRI_CPU_AMX_BF16},
+                 {"avx512_vnni", DSRI_CPU_AVX512_VNNI},
+                 {"amx_int8", DSRI_CPU_AMX_INT8}};
     while (list && *list != '\0') {
         const size_t length = strcspn(list, ",");
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)

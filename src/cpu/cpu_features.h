@@ -14,8 +14,10 @@ enum {
     DSRI_CPU_AVX512VL = 1 << 5,
     DSRI_CPU_AVX512_BF16 = 1 << 6,
     DSRI_CPU_NEON = 1 << 7,
-    DSRI_CPU_AMX_BF16 = 1 << 8,        /* tiles included; the system wants to be asked before their first use */
-    DSRI_CPU_FAST_AVX512_BF16 = 1 << 9 /* AVX512_BF16, and its dot products outrun F32 multiply-adds */
+    DSRI_CPU_AMX_BF16 = 1 << 8,         /* tiles included; the system wants to be asked before their first use */
+    DSRI_CPU_FAST_AVX512_BF16 = 1 << 9, /* AVX512_BF16, and its dot products outrun F32 multiply-adds */
+    DSRI_CPU_AVX512_VNNI = 1 << 10,
+    DSRI_CPU_AMX_INT8 = 1 << 11 /* as AMX_BF16 */
 };
 
 /* What CPUID and XGETBV report on x86. */
@@ -23,6 +25,7 @@ typedef struct dsri_cpuid {
     uint32_t leaf0_ebx; /* the vendor's first four letters */
     uint32_t leaf1_ecx;
     uint32_t leaf7_ebx;
+    uint32_t leaf7_ecx;
     uint32_t leaf7_edx;
     uint32_t leaf7_1_eax;
     uint64_t xcr0; /* 0 if the system has not switched XSAVE on */
@@ -36,8 +39,8 @@ uint32_t dsri_cpu_features(void);
  * not grant them. Asking again costs one system call. */
 int dsri_ask_for_tiles(void);
 
-/* The features left of `features` when those named in `list` are refused: "avx512_bf16", "amx_bf16", with commas in
- * between. Null refuses nothing; other words are left out of account. */
+/* The features left of `features` when those named in `list` are refused: "avx512_bf16", "amx_bf16", "avx512_vnni",
+ * "amx_int8", with commas in between. Null refuses nothing; other words are left out of account. */
 uint32_t dsri_without_features(uint32_t features, const char *list);
 
 /* Features that an instruction set needs, all of them. */

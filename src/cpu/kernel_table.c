@@ -21,6 +21,12 @@ DSRI_CHAIN_OPS(DECLARE_KERNEL, avx512bf16)
 #ifdef DSRI_HAVE_AMXBF16
 DSRI_ROW_OPS(DECLARE_KERNEL, amxbf16)
 #endif
+#ifdef DSRI_HAVE_AVX512VNNI
+DSRI_EXACT_OPS(DECLARE_KERNEL, avx512vnni)
+#endif
+#ifdef DSRI_HAVE_AMXINT8
+DSRI_EXACT_OPS(DECLARE_KERNEL, amxint8)
+#endif
 
 typedef struct kernel_line {
     const dsri_cpu_kernel *kernel;
@@ -30,6 +36,8 @@ typedef struct kernel_line {
 #define KERNEL_LINE(symbol, isa)      {&dsri_kernel_##symbol##__##isa, 0},
 #define AVX512BF16_LINE(symbol, unit) {&dsri_kernel_##symbol##__##unit, DSRI_CPU_FAST_AVX512_BF16},
 #define AMXBF16_LINE(symbol, unit)    {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AMX_BF16},
+#define AVX512VNNI_LINE(symbol, unit) {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AVX512_VNNI},
+#define AMXINT8_LINE(symbol, unit)    {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AMX_INT8},
 
 static const kernel_line lines[] = {DSRI_ALL_OPS(KERNEL_LINE, scalar)
 #ifdef DSRI_HAVE_AVX2
@@ -43,10 +51,16 @@ static const kernel_line lines[] = {DSRI_ALL_OPS(KERNEL_LINE, scalar)
 #endif
 #ifdef DSRI_HAVE_AVX512BF16
                                                     DSRI_CHAIN_OPS(AVX512BF16_LINE, avx512bf16)
-                                                        DSRI_ROW_OPS(AVX512BF16_LINE, avx512bf16)
+                                                    DSRI_ROW_OPS(AVX512BF16_LINE, avx512bf16)
 #endif
 #ifdef DSRI_HAVE_AMXBF16
-                                                            DSRI_ROW_OPS(AMXBF16_LINE, amxbf16)
+                                                        DSRI_ROW_OPS(AMXBF16_LINE, amxbf16)
+#endif
+#ifdef DSRI_HAVE_AVX512VNNI
+                                                            DSRI_EXACT_OPS(AVX512VNNI_LINE, avx512vnni)
+#endif
+#ifdef DSRI_HAVE_AMXINT8
+                                                                DSRI_EXACT_OPS(AMXINT8_LINE, amxint8)
 #endif
 };
 

@@ -72,9 +72,10 @@ static void test_bf16_dots_are_slow_on_intel(void **state)
     assert_int_equal(dsri_features_of_cpuid(&cpuid) & both, 0);
 }
 
-static void test_amx_needs_tiles_bf16_and_the_system(void **state)
+static void test_amx_needs_tiles_products_and_the_system(void **state)
 {
-    const uint32_t tiles = 1u << 24, bf16 = 1u << 22;
+    const uint32_t tiles = 1u << 24, bf16 = 1u << 22, int8 = 1u << 25;
+    const uint32_t both = DSRI_CPU_AMX_BF16 | DSRI_CPU_AMX_INT8;
     const uint64_t saved = (uint64_t)3 << 17;
     dsri_cpuid cpuid = {.leaf1_ecx = FMA | OSXSAVE,
                         .leaf7_ebx = AVX2 | F | BW | DQ | VL,
@@ -91,6 +92,22 @@ static void test_amx_needs_tiles_bf16_and_the_system(void **state)
         cpuid.xcr0 = (XCR0_AVX512 | saved) & ~((uint64_t)1 << bit);
         assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AMX_BF16);
     }
+    cpuid.xcr0 = XCR0_AVX512 | saved;
+    cpuid.leaf7_edx = tiles | int8;
+    assert_int_equal(dsri_features_of_cpuid(&cpuid) & both, DSRI_CPU_AMX_INT8);
+    cpuid.leaf7_edx = int8;
+    assert_int_equal(dsri_features_of_cpuid(&cpuid) & both, 0);
+}
+
+static void test_vnni_is_its_own_feature(void **state)
+{
+    dsri_cpuid cpuid = {.leaf1_ecx = FMA | OSXSAVE, .leaf7_ebx = AVX2 | F | BW | DQ | VL, .xcr0 = XCR0_AVX512};
+    (void)state;
+    assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AVX512_VNNI);
+    cpuid.leaf7_ecx = 1 << 11;
+    assert_true(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AVX512_VNNI);
+    cpuid.xcr0 = XCR0_AVX;
+    assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AVX512_VNNI);
 }
 
 static void test_refused_features(void **state)
@@ -103,6 +120,8 @@ static void test_refused_features(void **state)
     assert_int_equal(dsri_without_features(all, "avx512_bf16"), all & ~(uint32_t)DSRI_CPU_AVX512_BF16);
     assert_int_equal(dsri_without_features(all, "amx_bf16,avx512_bf16"), DSRI_CPU_AVX2);
     assert_int_equal(dsri_without_features(DSRI_CPU_FAST_AVX512_BF16, "avx512_bf16"), 0);
+    assert_int_equal(dsri_without_features(DSRI_CPU_AVX512_VNNI | DSRI_CPU_AMX_INT8, "amx_int8"), DSRI_CPU_AVX512_VNNI);
+    assert_int_equal(dsri_without_features(DSRI_CPU_AVX512_VNNI | DSRI_CPU_AMX_INT8, "avx512_vnni"), DSRI_CPU_AMX_INT8);
     assert_int_equal(dsri_without_features(all, "amx,avx512_bf16x,,avx2"), all);
 }
 
@@ -130,6 +149,7 @@ static void test_this_machine(void **state)
     assert_int_equal(!(features & DSRI_CPU_AVX512DQ), !__builtin_cpu_supports("avx512dq"));
     assert_int_equal(!(features & DSRI_CPU_AVX512VL), !__builtin_cpu_supports("avx512vl"));
     assert_int_equal(!(features & DSRI_CPU_AVX512_BF16), !__builtin_cpu_supports("avx512bf16"));
+    assert_int_equal(!(features & DSRI_CPU_AVX512_VNNI), !__builtin_cpu_supports("avx512vnni"));
 #elif defined(__aarch64__)
     assert_int_equal(features, DSRI_CPU_NEON);
 #endif
@@ -147,7 +167,8 @@ int main(void)
         cmocka_unit_test(test_registers_the_system_does_not_save),
         cmocka_unit_test(test_bf16_is_its_own_feature),
         cmocka_unit_test(test_bf16_dots_are_slow_on_intel),
-        cmocka_unit_test(test_amx_needs_tiles_bf16_and_the_system),
+        cmocka_unit_test(test_amx_needs_tiles_products_and_the_system),
+        cmocka_unit_test(test_vnni_is_its_own_feature),
         cmocka_unit_test(test_refused_features),
         cmocka_unit_test(test_levels_outside_the_build),
         cmocka_unit_test(test_this_machine),

@@ -15,6 +15,7 @@ typedef struct query {
     const float *weights;
     uint64_t n_causal;
     float *packed_q; /* in the kernel's order */
+    uint8_t *exact_q;
     float *scores;
     float *block_maxima;
     uint64_t n_blocks;
@@ -35,6 +36,7 @@ static inline query query_of(const dsri_indexer_plan *plan, const dsri_indexer_r
     x.weights = row->weights + (size_t)i * plan->n_heads;
     x.n_causal = causal_keys(row, i);
     x.packed_q = (void *)(base + region.packed_q);
+    x.exact_q = base + region.exact_q;
     x.scores = row->scores ? row->scores + i * row->kv_len : (void *)(base + region.scores);
     x.block_maxima = (void *)(base + region.block_maxima);
     x.n_blocks = region.n_blocks;
@@ -116,9 +118,10 @@ static inline key_range task_keys(const indexer_task *t)
 
 /* ---- the last steps of a block of scores -------------------------------------------------------------------- */
 
-/* Scores of n keys and the maxima of 16, from sums [n_padded][VF_LANES]. From n on the scores are -inf. n_padded is a
- * multiple of DSRI_SCORE_BLOCK. */
-static inline void finish_scores(const float *sums, uint32_t n_padded, uint32_t n, float *scores, float *maxima)
+/* Scores of n keys and the maxima of 16, from sums [n_padded][VF_LANES], times units [n_padded] if these are not null.
+ * From n on the scores are -inf. n_padded is a multiple of DSRI_SCORE_BLOCK. */
+static inline void finish_scores(const float *sums, const float *units, uint32_t n_padded, uint32_t n, float *scores,
+                                 float *maxima)
 {
     for (uint32_t t = 0; t < n_padded; t += VF_LANES) {
         vf x[VF_LANES];
@@ -126,7 +129,8 @@ static inline void finish_scores(const float *sums, uint32_t n_padded, uint32_t 
         for (uint32_t j = 0; j < VF_LANES; j++) {
             x[j] = vf_load(sums + (t + j) * VF_LANES);
         }
-        const vf sum = vf_halving_sums(x);
+        const vf sums_of_heads = vf_halving_sums(x);
+        const vf sum = units ? vf_mul(sums_of_heads, vf_load(units + t)) : sums_of_heads;
         vf_store(scores + t, vf_select(vm_not_finite(sum), vf_set1(-INFINITY), sum));
     }
     for (uint32_t t = n; t < n_padded; t++) {

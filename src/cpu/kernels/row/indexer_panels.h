@@ -35,10 +35,10 @@ static inline void store_scores(const query *x, uint64_t t, uint32_t n, uint32_t
     float scores[64], maxima[64 / DSRI_SCORE_BLOCK];
     float *const to = x->scores + t, *const to_maxima = x->block_maxima + t / DSRI_SCORE_BLOCK;
     if (n == n_padded) {
-        finish_scores(sums, n_padded, n, to, to_maxima);
+        finish_scores(sums, NULL, n_padded, n, to, to_maxima);
         return;
     }
-    finish_scores(sums, n_padded, n, scores, maxima);
+    finish_scores(sums, NULL, n_padded, n, scores, maxima);
     memcpy(to, scores, n * sizeof *to);
     memcpy(to_maxima, maxima, (n + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK * sizeof *to_maxima);
 }

@@ -8,6 +8,8 @@
  *   tile_store(t, memory, stride)
  *   tile_dots(c, a, b)               c F32 [16][16] += a BF16 [16][32] times b: [16] rows of 16 words, word (k, n) is
  *                                    rows 2k and 2k + 1 of column n of the 32 x 16 matrix
+ *   tile_byte_dots(c, a, b)          the same of signed bytes into 32-bit integers: c [16][16] += a [16][64] times b, word
+ *                                    (k, n) rows 4k to 4k + 3 of column n of the 64 x 16 matrix
  * Tile numbers are constants. */
 #ifndef DSRI_ROW_TILES_H
 #define DSRI_ROW_TILES_H
@@ -63,6 +65,7 @@ static inline void tiles_close(void)
                        "y")
 #define tile_store(t, memory, stride)                                                                                  \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" : : "r"((void *)(memory)), "r"((size_t)(stride)) : "memory")
+#define tile_byte_dots(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
 #define tile_dots(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
 
 #else
@@ -138,6 +141,20 @@ static inline void tile_dots(int c, int a, int b)
             memcpy(&total, tile_state.tiles[c][m] + 4 * n, sizeof total);
             total = emulated_flush(emulated_flush(total) + emulated_flush(sums[0] + sums[1]));
             memcpy(tile_state.tiles[c][m] + 4 * n, &total, sizeof total);
+        }
+    }
+}
+
+static inline void tile_byte_dots(int c, int a, int b)
+{
+    for (int m = 0; m < TILE_ROWS; m++) {
+        for (int n = 0; n < 16; n++) {
+            int32_t sum;
+            memcpy(&sum, tile_state.tiles[c][m] + 4 * n, sizeof sum);
+            for (int k = 0; k < TILE_ROW_BYTES; k++) {
+                sum += (int8_t)tile_state.tiles[a][m][k] * (int8_t)tile_state.tiles[b][k / 4][4 * n + k % 4];
+            }
+            memcpy(tile_state.tiles[c][m] + 4 * n, &sum, sizeof sum);
         }
     }
 }

@@ -1,0 +1,158 @@
+/* A query of the indexer in bytes: each head as integers of at most 7 bits times a power of two of its own.
+ *
+ * Why sums of such integers give the chain's bits (docs/numerics.md, "Exact sums"): with keys of the same kind all
+ * partial sums are integers below 2^21 times one power of two, so the chain never rounds; products with the weights and
+ * their sum round alike whatever power of two is taken out, as long as nothing is subnormal or overflows, which the
+ * limits below see to. */
+#ifndef DSRI_INTEGER_QUERY_H
+#define DSRI_INTEGER_QUERY_H
+
+#include "cpu/kernels/indexer_query.h"
+
+enum {
+    QUERY_WORDS = DSRI_INDEX_DIM / 4, /* of a head: words of 4 bytes */
+    /* Magnitudes of q, and of weights times the unit of their head, as exponents. */
+    MIN_Q_EXPONENT = -60,
+    MAX_Q_EXPONENT = 60,
+    MIN_WEIGHT_EXPONENT = -60,
+    MAX_WEIGHT_EXPONENT = 50,
+    F32_BIAS = 127,
+    F32_EXPONENT_SHIFT = 23
+};
+
+/* In the workspace, at its region's exact_q. Words of a panel: [QUERY_WORDS][heads of the panel]; word g holds features
+ * 8g, 8g + 2, 8g + 4, 8g + 6, and word 16 + g those after them: the order in which nibbles lie in the bytes of a key.
+ */
+typedef struct integer_query {
+    uint32_t *is_exact; /* 1: the query is of this kind; else the rest means nothing */
+    float *weights;     /* [n_heads], times the unit of the head */
+    int32_t *sums;      /* [n_heads]: of its integers */
+    uint32_t *words;    /* [panel] */
+} integer_query;
+
+static inline integer_query integer_query_of(const query *x, uint32_t n_heads)
+{
+    integer_query y;
+    y.is_exact = (void *)x->exact_q;
+    y.weights = (void *)(x->exact_q + 64);
+    y.sums = (void *)(y.weights + n_heads);
+    y.words = (void *)(y.sums + n_heads);
+    return y;
+}
+
+static inline vi power_bits(int exponent)
+{
+    return vi_set1((uint32_t)(exponent + F32_BIAS) << F32_EXPONENT_SHIFT);
+}
+
+static inline __mmask16 is_zero(vf x)
+{
+    return _mm512_testn_epi32_mask(vf_bits(x), vi_set1(0x7fffffff));
+}
+
+/* Lanes where x is 0 or a number of a magnitude in [2^min, 2^max). */
+static inline __mmask16 is_zero_or_within(vf x, int min, int max)
+{
+    const vi magnitude = vi_and(vf_bits(x), vi_set1(0x7fffffff));
+    const vi above_min = vi_sub(magnitude, power_bits(min));
+    const vi width = vi_set1((uint32_t)(max - min) << F32_EXPONENT_SHIFT);
+    return _mm512_cmplt_epu32_mask(above_min, width) | is_zero(x);
+}
+
+/* The value of the lowest bit set in x, as bits: a power of two; that of 2^127 for 0. x is zero or within the limits.
+ */
+static inline vi lowest_bit(vf x)
+{
+    const vi magnitude = vi_and(vf_bits(x), vi_set1(0x7fffffff));
+    const vi significand = vi_or(vi_and(magnitude, vi_set1(0x007fffff)), vi_set1(0x00800000));
+    const vi lowest = vi_and(significand, vi_sub(_mm512_setzero_si512(), significand));
+    const vi exponent = vi_sub(vi_shr(magnitude, F32_EXPONENT_SHIFT), vi_set1(F32_BIAS + F32_EXPONENT_SHIFT));
+    const vi bits = vi_add(vf_bits(_mm512_cvtepi32_ps(lowest)), vi_shl(exponent, F32_EXPONENT_SHIFT));
+    return _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(magnitude, _mm512_setzero_si512()), power_bits(127));
+}
+
+/* Features of VF_LANES heads: x[f] lane h. */
+static inline void load_heads(const uint16_t *q, vf x[DSRI_INDEX_DIM])
+{
+    for (uint32_t f = 0; f < DSRI_INDEX_DIM; f += 2 * VF_LANES) {
+        vi pairs[VF_LANES];
+        VEC_UNROLL
+        for (int h = 0; h < VF_LANES; h++) {
+            pairs[h] = vi_load_pairs(q + h * DSRI_INDEX_DIM + f);
+        }
+        vi_transpose(pairs);
+        VEC_UNROLL
+        for (uint32_t i = 0; i < VF_LANES; i++) {
+            vf_from_pairs(pairs[i], &x[f + 2 * i], &x[f + 2 * i + 1]);
+        }
+    }
+}
+
+/* The greatest power of two that all features of a head are multiples of, as bits; *ok loses the lanes where they are
+ * not integers of 7 bits times it. */
+static inline vi unit_of_heads(const vf x[DSRI_INDEX_DIM], __mmask16 *ok)
+{
+    vi unit = power_bits(127), greatest = _mm512_setzero_si512();
+    for (int f = 0; f < DSRI_INDEX_DIM; f++) {
+        *ok &= is_zero_or_within(x[f], MIN_Q_EXPONENT, MAX_Q_EXPONENT);
+        unit = _mm512_min_epu32(unit, lowest_bit(x[f]));
+        greatest = _mm512_max_epu32(greatest, vi_and(vf_bits(x[f]), vi_set1(0x7fffffff)));
+    }
+    /* A head of zeros has any unit. */
+    unit = _mm512_mask_mov_epi32(unit, _mm512_cmpeq_epi32_mask(unit, power_bits(127)), power_bits(0));
+    *ok &= _mm512_cmplt_epu32_mask(greatest, vi_add(unit, vi_set1(7u << F32_EXPONENT_SHIFT)));
+    return unit;
+}
+
+/* Four bytes to a word. */
+static inline vi join_bytes(vi a, vi b, vi c, vi d)
+{
+    const vi low = vi_or(vi_and(a, vi_set1(0xff)), vi_shl(vi_and(b, vi_set1(0xff)), 8));
+    return vi_or(low, vi_or(vi_shl(vi_and(c, vi_set1(0xff)), 16), vi_shl(d, 24)));
+}
+
+/* VF_LANES heads from `head` on; their words go to `words`, `width` apart. 0: some head is not exact. */
+static inline int pack_integer_heads(const query *x, const integer_query *y, uint32_t head, uint32_t *words,
+                                     uint32_t width)
+{
+    vf features[DSRI_INDEX_DIM];
+    vi sum = _mm512_setzero_si512();
+    __mmask16 ok = 0xffff;
+    load_heads(x->q + (size_t)head * DSRI_INDEX_DIM, features);
+    const vi unit = unit_of_heads(features, &ok);
+    const vf weights = vf_mul(vf_load(x->weights + head), vf_from_bits(unit));
+    const vf inverse = vf_from_bits(vi_sub(vi_set1(2u * F32_BIAS << F32_EXPONENT_SHIFT), unit));
+    ok &= is_zero_or_within(weights, MIN_WEIGHT_EXPONENT, MAX_WEIGHT_EXPONENT);
+    ok &= (__mmask16) ~(is_zero(weights) ^ is_zero(vf_load(x->weights + head))); /* the product may underflow */
+    if (ok != 0xffff) {
+        return 0;
+    }
+    vf_store(y->weights + head, weights);
+    for (uint32_t g = 0; g < QUERY_WORDS; g++) {
+        const vf *four = features + g % 16 * 8 + g / 16;
+        vi bytes[4];
+        VEC_UNROLL
+        for (int i = 0; i < 4; i++) {
+            bytes[i] = _mm512_cvtps_epi32(vf_mul(four[2 * i], inverse));
+            sum = vi_add(sum, bytes[i]);
+        }
+        vi_store(words + (size_t)g * width, join_bytes(bytes[0], bytes[1], bytes[2], bytes[3]));
+    }
+    vi_store((void *)(y->sums + head), sum);
+    return 1;
+}
+
+/* Panels as those of the chain: panel p takes every n-th vector of heads from p on. */
+static inline void pack_integer_query(const query *x, uint32_t n_heads, uint32_t width)
+{
+    const integer_query y = integer_query_of(x, n_heads);
+    const uint32_t n_panels = n_heads / width;
+    int is_exact = 1;
+    for (uint32_t v = 0; v < n_heads / VF_LANES && is_exact; v++) {
+        uint32_t *words = y.words + (size_t)(v % n_panels) * QUERY_WORDS * width + v / n_panels * VF_LANES;
+        is_exact = pack_integer_heads(x, &y, v * VF_LANES, words, width);
+    }
+    *y.is_exact = (uint32_t)is_exact;
+}
+
+#endif

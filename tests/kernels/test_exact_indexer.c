@@ -1,0 +1,193 @@
+/* The indexer on FP4 keys by units for products of bytes: bits of the chain on the decoded keys, for queries on the
+ * grid and not, for any scales, zero blocks and single keys of another kind. AMX on emulated tiles. */
+#include "kernel_test.h"
+
+#include "cpu/cpu_features.h"
+#include "ops/indexer_workspace.h"
+#include "reference/reference.h"
+
+#include <dsrows/cache.h>
+
+#include <math.h>
+
+#define COUNT_OF(x) (sizeof(x) / sizeof(x)[0])
+
+#if defined(DSRI_HAVE_AVX512VNNI)
+
+extern const dsri_cpu_kernel dsri_kernel_indexer__avx512vnni;
+extern const dsri_cpu_kernel dsri_kernel_indexer__amxemulated;
+
+enum { KEY_BYTES = DSRI_FP4_KEY_BYTES + DSRI_FP4_SCALE_BYTES, SCALE_ONE = 127 };
+
+/* How a row's data are drawn. */
+typedef struct row_kind {
+    uint32_t q_span;   /* binades between the blocks of a head of q */
+    uint32_t key_span; /* likewise of a key */
+    int zero_blocks;
+    int largest;     /* every code is +6 */
+    int one_odd_key; /* one key has scales that no exact unit takes */
+    int q_off_grid;
+    int tiny_weights; /* times the unit of q they are 0, times that of the keys not */
+} row_kind;
+
+static const row_kind kinds[] = {
+    {.q_span = 0},
+    {.q_span = 1, .key_span = 2},
+    {.q_span = 3, .key_span = 3, .zero_blocks = 1},
+    {.key_span = 4},
+    {.q_span = 4},
+    {.q_span = 3, .key_span = 3, .largest = 1},
+    {.q_span = 2, .key_span = 1, .zero_blocks = 1, .one_odd_key = 1},
+    {.q_span = 2, .key_span = 2, .q_off_grid = 1},
+    {.q_span = 5, .key_span = 9, .zero_blocks = 1},
+    {.q_span = 9, .key_span = 14, .largest = 1},
+    {.q_span = 1, .key_span = 1, .tiny_weights = 1},
+};
+
+static uint16_t *grid_query(random_stream *random, size_t n, const row_kind *kind)
+{
+    static const float grid[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    uint16_t *q = new_array(n * sizeof *q);
+    float scale = 1.0f;
+    for (size_t i = 0; i < n; i++) {
+        if (i % 32 == 0) {
+            scale = ldexpf(1.0f, (int)random_below(random, kind->q_span + 1) - (kind->tiny_weights ? 58 : 3));
+        }
+        const float value = kind->largest ? 6.0f : grid[random_below(random, 8)];
+        q[i] = ref_bf16_from_f32((random_one_in(random, 2) && !kind->largest ? -value : value) * scale);
+    }
+    if (kind->q_off_grid) {
+        q[random_below(random, (uint32_t)n)] = ref_bf16_from_f32(1.0f + 0x1p-7f);
+    }
+    return q;
+}
+
+static uint8_t *packed_keys(random_stream *random, uint32_t n, const row_kind *kind)
+{
+    uint8_t *keys = new_array((size_t)n * KEY_BYTES);
+    uint8_t *scales = keys + (size_t)n * DSRI_FP4_KEY_BYTES;
+    for (size_t i = 0; i < (size_t)n * DSRI_FP4_KEY_BYTES; i++) {
+        keys[i] = kind->largest ? 0x77 : (uint8_t)random_below(random, 256);
+    }
+    for (size_t b = 0; b < (size_t)n * DSRI_FP4_SCALE_BYTES; b++) {
+        scales[b] =
+            (uint8_t)(SCALE_ONE + (kind->tiny_weights ? 35 : -4) + (int)random_below(random, kind->key_span + 1));
+        if (kind->zero_blocks && random_one_in(random, 3)) {
+            memset(keys + b * 16, random_one_in(random, 2) ? 0x88 : 0, 16);
+            scales[b] = 1;
+        }
+    }
+    if (kind->one_odd_key) {
+        static const uint8_t odd[] = {0, 1, 254, 255};
+        scales[random_below(random, n * 4)] = odd[random_below(random, 4)];
+    }
+    return keys;
+}
+
+static void draw_row(random_stream *random, const dsri_indexer_plan *plan, dsri_indexer_row_plan *row)
+{
+    static const uint32_t lengths[] = {1, 15, 16, 17, 47, 48, 49, 96, 191, 192, 193, 400};
+    const row_kind *kind = &kinds[random_below(random, COUNT_OF(kinds))];
+    row->n_queries = random_between(random, 1, 2);
+    row->kv_len = lengths[random_below(random, COUNT_OF(lengths))];
+    row->ratio = 1;
+    row->start_pos = random_below(random, (uint32_t)row->kv_len);
+    row->n_queries = row->start_pos + row->n_queries <= row->kv_len ? row->n_queries : 1;
+    row->keys = (dsri_cache){.pages = packed_keys(random, (uint32_t)row->kv_len, kind),
+                             .row_stride = DSRI_FP4_KEY_BYTES,
+                             .scales_offset = row->kv_len * DSRI_FP4_KEY_BYTES,
+                             .n_pages = 1,
+                             .format = DSR_FORMAT_FP4,
+                             .scale_bytes = DSRI_FP4_SCALE_BYTES};
+    row->q = grid_query(random, (size_t)row->n_queries * plan->n_heads * DSRI_INDEX_DIM, kind);
+    row->weights = new_f32(random, random_one_in(random, 4) ? any_pattern(random) : PATTERN_NORMAL, 0.1f,
+                           (size_t)row->n_queries * plan->n_heads);
+    if (kind->tiny_weights) {
+        row->weights = new_f32(random, PATTERN_NORMAL, 0x1p-100f, (size_t)row->n_queries * plan->n_heads);
+    }
+    row->output_stride = plan->top_k;
+    row->output = new_array((size_t)row->n_queries * plan->top_k * sizeof *row->output);
+    row->scores = new_array((size_t)(row->n_queries * row->kv_len) * sizeof *row->scores);
+    const uint64_t n_causal = row->start_pos + row->n_queries;
+    row->workspace =
+        new_array(row->n_queries * dsri_indexer_region_of(n_causal, plan->n_heads, plan->top_k).size_bytes);
+}
+
+static uint16_t *decoded_keys(const dsri_indexer_row_plan *row)
+{
+    uint16_t *keys = new_array((size_t)row->kv_len * DSRI_INDEX_DIM * sizeof *keys);
+    for (uint64_t t = 0; t < row->kv_len; t++) {
+        const dsri_cache_entry key = dsri_cache_at(&row->keys, t);
+        ref_decode_fp4_key(key.values, key.scales, keys + t * DSRI_INDEX_DIM);
+    }
+    return keys;
+}
+
+static void check_row(const dsri_cpu_kernel *kernel, const dsri_indexer_plan *plan, const dsri_indexer_row_plan *row)
+{
+    const uint16_t *keys = decoded_keys(row);
+    float *scores = new_array((size_t)row->kv_len * sizeof *scores);
+    int32_t *list = new_array(plan->top_k * sizeof *list);
+    for (uint32_t i = 0; i < row->n_queries; i++) {
+        ref_indexer_scores(row->q + (size_t)i * plan->n_heads * DSRI_INDEX_DIM, row->weights + i * plan->n_heads, keys,
+                           DSRI_INDEX_DIM, row->kv_len, row->start_pos + i + 1, plan->n_heads, scores);
+        ref_top_k(scores, row->kv_len, plan->top_k, row->offset, list);
+        assert_bits(kernel, "scores", DSR_DTYPE_F32, row->scores + i * row->kv_len, scores,
+                    (size_t)row->kv_len * sizeof *scores);
+        assert_bits(kernel, "list", DSR_DTYPE_I32, row->output + i * row->output_stride, list,
+                    plan->top_k * sizeof *list);
+    }
+}
+
+static void bits_of_the_chain(const dsri_cpu_kernel *kernel, uint64_t n_seeds)
+{
+    for (test_seed = 1; test_seed <= n_seeds; test_seed++) {
+        random_stream random = random_open(test_seed, 0);
+        static dsri_indexer_plan plan;
+        memset(&plan, 0, sizeof plan);
+        plan.n_rows = random_between(&random, 1, 2);
+        plan.n_heads = 32u << random_below(&random, 3);
+        plan.top_k = 32;
+        for (uint32_t r = 0; r < plan.n_rows; r++) {
+            draw_row(&random, &plan, &plan.rows[r]);
+            plan.rows[r].first_query = plan.n_queries;
+            plan.n_queries += plan.rows[r].n_queries;
+        }
+        assert_true(kernel->accepts(&plan));
+        run_kernel(kernel, &plan, &random);
+        for (uint32_t r = 0; r < plan.n_rows; r++) {
+            check_row(kernel, &plan, &plan.rows[r]);
+        }
+        drop_arrays();
+    }
+}
+
+static void vnni(void **state)
+{
+    (void)state;
+    if (!(dsri_cpu_features() & DSRI_CPU_AVX512_VNNI)) {
+        skip();
+    }
+    bits_of_the_chain(&dsri_kernel_indexer__avx512vnni, 150);
+}
+
+static void amx_on_emulated_tiles(void **state)
+{
+    (void)state;
+    bits_of_the_chain(&dsri_kernel_indexer__amxemulated, 60);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(vnni), cmocka_unit_test(amx_on_emulated_tiles)};
+    return dsr_isa_available(DSR_ISA_AVX512) ? cmocka_run_group_tests(tests, open_memory, close_memory) : 77;
+}
+
+#else
+
+int main(void)
+{
+    return 77;
+}
+
+#endif
