@@ -10,6 +10,7 @@ int use_headers(void)
 {
     dsr_context_desc context = DSR_CONTEXT_DESC_INIT;
     dsr_kernel_desc kernel = DSR_KERNEL_DESC_INIT;
+    dsr_device_kernel_desc device_kernel = DSR_DEVICE_KERNEL_DESC_INIT;
     dsr_attention_desc attention = DSR_ATTENTION_DESC_INIT;
     dsr_indexer_desc indexer = DSR_INDEXER_DESC_INIT;
     dsr_compressor_desc compressor = DSR_COMPRESSOR_DESC_INIT;
@@ -22,6 +23,7 @@ int use_headers(void)
     dsr_append_desc append = DSR_APPEND_DESC_INIT;
     dsr_convert_desc convert = DSR_CONVERT_DESC_INIT;
     context.n_threads = kernel.n_tasks + attention.n_rows + indexer.n_rows + compressor.n_rows + gather.n_rows +
-                        copy.n_rows + rope.n_rows + rms_norm.dim + projection.n_rows + append.n_rows + convert.n_rows;
+                        copy.n_rows + rope.n_rows + rms_norm.dim + projection.n_rows + append.n_rows + convert.n_rows +
+                        device_kernel.n_options;
     return context.struct_size == sizeof(context) && fake_quant.n_vectors == 0 && context.n_threads == 0;
 }
