@@ -1,4 +1,4 @@
-/* Errors of the caches that attention and the indexer read, and the ranges they declare. */
+/* Errors of the caches that attention and the indexer read, the ranges they declare, and what bad page ids give. */
 #include "api_fixture.h"
 
 enum { N_ROWS = 3, N_ENTRIES = 40, N_HEADS = 64, PAGE = 16, N_PAGES = 5, TOP_K = 64 };
@@ -240,17 +240,84 @@ static void test_page_bytes(void **state)
     assert_int_equal(dsr_cache_page_bytes((dsr_cache_format)3, 512, 64), 0);
 }
 
-/* A table of page ids is looked at when the work runs, not before. */
-static void test_bad_ids_are_no_errors(void **state)
+/* ---- bad page ids: values, not errors ---------------------------------------------------------------------- */
+
+static const int32_t bad_ids[] = {-1, N_PAGES, INT32_MAX, INT32_MIN};
+
+enum { N_BAD_IDS = sizeof(bad_ids) / sizeof(bad_ids[0]) };
+
+/* Every operand with positive values of every type. */
+static void fill_pool(api_fixture *f)
 {
-    api_fixture *f = *state;
-    attention_call call = {0};
-    f->pool_used = POOL_MARGIN;
-    init_attention(&call, f);
-    memset(api_data(call.rows[1].kv_layout.page_table), 0x80, 12);
-    api_expect_valid(f, &attention, &call);
+    memset(dsr_buffer_data(f->pool), 0x3f, POOL_BYTES);
+}
+
+static void set_table(dsr_view table, int32_t middle)
+{
+    const int32_t ids[3] = {4, middle, 0};
+    memcpy(api_data(table), ids, sizeof(ids));
+}
+
+static void run_call(api_fixture *f, const api_call *kind, const void *call)
+{
+    api_expect_valid(f, kind, call);
     assert_int_equal(dsr_encoder_submit(f->encoder), DSR_OK);
     assert_int_equal(dsr_encoder_wait(f->encoder), DSR_OK);
+    assert_int_equal(dsr_encoder_reset(f->encoder), DSR_OK);
+}
+
+/* Whether each row gives zeros; the others give no zero. */
+static void expect_zero_rows(const attention_call *call, const int is_zero[N_ROWS])
+{
+    const uint16_t *output = api_data(call->desc.output);
+    for (uint32_t i = 0; i < N_ROWS * N_HEADS * DSR_HEAD_DIM; i++)
+        assert_int_equal(output[i] == 0, is_zero[i / (N_HEADS * DSR_HEAD_DIM)]);
+}
+
+static void test_attention_on_bad_pages(void **state)
+{
+    static const int32_t selects[4] = {0, 20, -1, 39}, spares[4] = {0, 15, 32, 39};
+    static const int none[N_ROWS] = {0, 0, 0}, paged[N_ROWS] = {0, 1, 1};
+    api_fixture *f = *state;
+    for (int i = 0; i < N_BAD_IDS + 1; i++) {
+        attention_call call = {0};
+        const int is_bad = i < N_BAD_IDS;
+        f->pool_used = POOL_MARGIN;
+        init_attention(&call, f);
+        fill_pool(f);
+        set_table(call.rows[1].kv_layout.page_table, is_bad ? bad_ids[i] : 2);
+        set_table(call.rows[2].kv_layout.page_table, is_bad ? bad_ids[i] : 2);
+        memcpy(api_data(call.desc.indices), selects, sizeof(selects));
+        run_call(f, &attention, &call);
+        expect_zero_rows(&call, is_bad ? paged : none);
+        memcpy(api_data(call.desc.indices), spares, sizeof(spares));
+        run_call(f, &attention, &call);
+        expect_zero_rows(&call, none);
+    }
+}
+
+static void test_indexer_on_bad_pages(void **state)
+{
+    api_fixture *f = *state;
+    for (int i = 0; i < N_BAD_IDS + 1; i++) {
+        indexer_call call = {0};
+        const int is_bad = i < N_BAD_IDS;
+        f->pool_used = POOL_MARGIN;
+        init_indexer(&call, f);
+        fill_pool(f);
+        set_table(call.rows[1].key_layout.page_table, is_bad ? bad_ids[i] : 2);
+        set_table(call.rows[2].key_layout.page_table, is_bad ? bad_ids[i] : 2);
+        run_call(f, &indexer, &call);
+        for (uint32_t r = 0; r < N_ROWS; r++) {
+            const int32_t *list = (const int32_t *)api_data(call.desc.output) + r * TOP_K;
+            const uint32_t n_listed = is_bad && r > 0 ? N_ENTRIES - PAGE : N_ENTRIES;
+            for (uint32_t j = 0; j < TOP_K; j++) {
+                /* All scores are equal: ascending, without the entries of the page. */
+                const int32_t t = (int32_t)(n_listed < N_ENTRIES && j >= PAGE ? j + PAGE : j);
+                assert_int_equal(list[j], j < n_listed ? t : -1);
+            }
+        }
+    }
 }
 
 int main(void)
@@ -260,7 +327,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_attention_ranges, api_setup, api_teardown),
         cmocka_unit_test_setup_teardown(test_indexer_faults, api_setup, api_teardown),
         cmocka_unit_test(test_page_bytes),
-        cmocka_unit_test_setup_teardown(test_bad_ids_are_no_errors, api_setup, api_teardown),
+        cmocka_unit_test_setup_teardown(test_attention_on_bad_pages, api_setup, api_teardown),
+        cmocka_unit_test_setup_teardown(test_indexer_on_bad_pages, api_setup, api_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
