@@ -9,7 +9,6 @@
 
 typedef int CUresult;
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_PTX = 218, NO_DEVICE = 100, NOT_FOUND = 500 };
-enum { MEMORY_POISON = 0xff };
 
 static fake_cuda_state state;
 
@@ -198,7 +197,6 @@ ENTRY(cuMemAlloc_v2, (unsigned long long *memory, size_t n_bytes))
     void *allocated = keep(n_bytes);
     if (allocated == NULL)
         return OUT_OF_MEMORY;
-    memset(allocated, MEMORY_POISON, n_bytes); /* a device gives it as it was */
     emulator_allocated(allocated, n_bytes);
     state.n_allocations++;
     *memory = (unsigned long long)(uintptr_t)allocated;

@@ -103,7 +103,7 @@ static void test_wrong_kernels_are_reported(void **state)
         {"wrong_lanes_apart", "wait for ever"},
         {"wrong_copy_not_awaited", "asynchronous copy is writing"},
         {"wrong_no_arrival", "wait for ever"},
-        {"wrong_no_cluster_barrier", "race: reads 4 bytes"},
+        {"wrong_no_cluster_barrier", "race: writes 4 bytes"},
         {"wrong_peer_has_ended", "which has ended"},
         {"wrong_outside_of_data", "outside of device memory"},
         {"wrong_unwritten_data", "reads device memory that nobody wrote"},

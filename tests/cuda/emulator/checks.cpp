@@ -81,6 +81,16 @@ void report_text(const char *text, const void *code, const void *other_code)
     }
 }
 
+/* Some copies of structs escape the compiler's calls: memory that has lost its poison was written too. */
+bool is_poison(const void *memory, uint32_t n)
+{
+    const uint8_t *at = static_cast<const uint8_t *>(memory);
+    for (uint32_t i = 0; i < n; i++)
+        if (at[i] != checks_poison((uintptr_t)(at + i)))
+            return false;
+    return true;
+}
+
 stamp stamp_of(uint32_t thread, bool is_atomic)
 {
     const uint32_t warp = warp_of(thread);
@@ -171,6 +181,13 @@ void checks_open_cluster(uint32_t blocks, uint32_t threads_per_block, size_t win
     doubtful.memory = nullptr;
 }
 
+void checks_fill_poison(void *memory, size_t n_bytes)
+{
+    uint8_t *at = static_cast<uint8_t *>(memory);
+    for (size_t i = 0; i < n_bytes; i++)
+        at[i] = checks_poison((uintptr_t)(at + i));
+}
+
 void checks_settle()
 {
     if (doubtful.memory == nullptr)
@@ -208,8 +225,11 @@ void checks_shared(uint32_t thread, uint32_t rank, size_t offset, uint32_t n, ch
                 b.readers[0].epoch = 0;
         }
     }
-    if (is_unwritten && !has_raced)
-        report_text("reads shared memory that nobody wrote", code, nullptr);
+    if (is_unwritten && !has_raced && is_poison(memory, n)) {
+        char text[100];
+        snprintf(text, sizeof text, "reads shared memory that nobody wrote: %u bytes at %#zx", n, offset);
+        report_text(text, code, nullptr);
+    }
 }
 
 void checks_copying(uint32_t thread, uint32_t rank, size_t offset, uint32_t n, const void *code)
@@ -287,7 +307,7 @@ bool checks_global(const void *memory, uint32_t n, checked_access access, const 
         if (access != CHECKED_READ)
             found->is_written[first + i] = true;
     }
-    if (is_unwritten)
+    if (is_unwritten && is_poison(memory, n))
         report_text("reads device memory that nobody wrote", code, nullptr);
     return true;
 }

@@ -11,6 +11,13 @@
 
 #include <vector>
 
+/* What memory holds that nobody wrote, by its address: NaNs of any width, and no likely integers. */
+static inline uint8_t checks_poison(uintptr_t address)
+{
+    return address % 2 ? 0xff : 0xf1;
+}
+void checks_fill_poison(void *memory, size_t n_bytes);
+
 enum checked_access { CHECKED_READ, CHECKED_WRITE, CHECKED_ATOMIC };
 
 /* For each warp of the cluster, what has happened there up to this epoch. */

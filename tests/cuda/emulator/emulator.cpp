@@ -22,7 +22,7 @@ alignas(1024) thread_local uint4 shared_memory[EMULATOR_SHARED_BYTES / 16];
 namespace
 {
 
-enum { STACK_BYTES = 128 * 1024, MAX_FIBERS = 16 * 1024, STACK_MARK = 0x5a, SHARED_POISON = 0xff, MAX_BARRIERS = 16 };
+enum { STACK_BYTES = 128 * 1024, MAX_FIBERS = 16 * 1024, STACK_MARK = 0x5a, MAX_BARRIERS = 16 };
 enum { PEER_FLAG = 1 << 30, PEER_SHIFT = 24, OFFSET_MASK = (1 << PEER_SHIFT) - 1 };
 
 #ifdef EMULATOR_CHECKS
@@ -319,7 +319,7 @@ void put_in_place(block_state *block)
         for_shared_parts([&](size_t at, size_t n) { memcpy(image.data() + at, launch.tls + at, n); });
     }
     if (block->image.empty())
-        for_shared_parts([&](size_t at, size_t n) { memset(launch.tls + at, SHARED_POISON, n); });
+        for_shared_parts([&](size_t at, size_t n) { checks_fill_poison(launch.tls + at, n); });
     else
         for_shared_parts([&](size_t at, size_t n) { memcpy(launch.tls + at, block->image.data() + at, n); });
     launch.block = block;
@@ -330,7 +330,7 @@ bool is_untouched_past_the_end()
 {
     const uint8_t *memory = launch.tls + launch.dynamic_offset;
     for (size_t i = launch.shared_bytes; i < EMULATOR_SHARED_BYTES; i++)
-        if (memory[i] != SHARED_POISON)
+        if (memory[i] != checks_poison((uintptr_t)(memory + i)))
             return false;
     return true;
 }
@@ -384,7 +384,8 @@ void *peer_memory(uint32_t address, uint32_t n_bytes)
     if (&block == launch.block)
         return launch.tls + offset;
     if (block.image.empty()) { /* it has not started */
-        block.image.resize(launch.tls_bytes, SHARED_POISON);
+        block.image.resize(launch.tls_bytes);
+        checks_fill_poison(block.image.data(), launch.tls_bytes);
     }
     return block.image.data() + offset;
 }
@@ -722,7 +723,7 @@ int run_launch(const emulated_kernel *kernel, const emulated_launch *wanted)
     launch.has_failed = false;
     dl_iterate_phdr(find_tls, nullptr);
     launch.dynamic_offset = (size_t)(reinterpret_cast<uint8_t *>(shared_memory) - launch.tls);
-    memset(shared_memory, SHARED_POISON, sizeof shared_memory);
+    checks_fill_poison(shared_memory, sizeof shared_memory);
     blockDim = {wanted->block[0], wanted->block[1], wanted->block[2]};
     gridDim = {wanted->grid[0], wanted->grid[1], wanted->grid[2]};
     int result = run_grid(wanted->grid);
@@ -746,8 +747,9 @@ uint32_t emulator_draw(uint32_t n)
     return (uint32_t)((random_state >> 33) % n);
 }
 
-void emulator_allocated(const void *memory, size_t n_bytes)
+void emulator_allocated(void *memory, size_t n_bytes)
 {
+    checks_fill_poison(memory, n_bytes);
     pthread_mutex_lock(&mutex);
     if (is_checked)
         checks_allocated(memory, n_bytes);
@@ -953,8 +955,8 @@ uint32_t emulator_peer_address(uint32_t address, uint32_t rank)
 static void check_peer(uint32_t address, uint32_t n_bytes, checked_access access, const void *code)
 {
     if (is_checked)
-        checks_shared(checked_number(launch.current), rank_of(address), address & OFFSET_MASK, n_bytes, access, nullptr,
-                      code);
+        checks_shared(checked_number(launch.current), rank_of(address), address & OFFSET_MASK, n_bytes, access,
+                      access == CHECKED_READ ? peer_memory(address, n_bytes) : nullptr, code);
 }
 
 void emulator_read_peer(uint32_t address, void *to, uint32_t n_bytes)

@@ -52,8 +52,8 @@ void emulator_graph_update(emulated_graph *graph, const void *node, const emulat
 /* Runs the nodes in an order that their dependencies allow; stops at the first that fails. */
 int emulator_graph_run(emulated_graph *graph);
 
-/* Device memory that came, went, and was written by the driver. */
-void emulator_allocated(const void *memory, size_t n_bytes);
+/* Device memory that came, went, and was written by the driver. New memory is filled with NaNs. */
+void emulator_allocated(void *memory, size_t n_bytes);
 void emulator_freed(const void *memory);
 void emulator_written(const void *memory, size_t n_bytes);
 

@@ -61,7 +61,7 @@ int emulator_graph_run(emulated_graph *graph)
     return 0;
 }
 
-void emulator_allocated(const void *memory, size_t n_bytes)
+void emulator_allocated(void *memory, size_t n_bytes)
 {
     (void)memory;
     (void)n_bytes;
