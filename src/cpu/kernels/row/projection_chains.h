@@ -1,4 +1,9 @@
-/* Device-exact products of a segment on AVX512-BF16, for projection_row.c: chains.h. */
+/* Device-exact products of a segment on AVX512-BF16, for projection_row.c: chains.h.
+ *
+ * For FP8 weights the pairs of inputs have their halves exchanged, as those of the decoded weights. BF16 weights lie in
+ * memory with the even input below; to exchange them would cost a rotation each. Instead a step takes the upper half of
+ * one word and the lower half of the next, which is the order of the chain as well: word i of x is input 2i - 1 above
+ * input 2i, zeros before the first input and after the last. */
 #ifndef DSRI_ROW_PROJECTION_CHAINS_H
 #define DSRI_ROW_PROJECTION_CHAINS_H
 
@@ -29,34 +34,44 @@ static inline uint32_t padded_rows(uint32_t n_rows)
     return n_rows;
 }
 
-/* n words of inputs, halves exchanged, to x. Returns the least magnitude of them and of x_class. */
-static inline uint32_t pack_words(const uint16_t *inputs, uint32_t n, uint32_t *x, uint32_t x_class)
+/* Upper halves of `first`, lower halves of `second`. */
+static inline vi join_halves(vi first, vi second)
 {
-    const uint32_t n_whole = n / VF_LANES * VF_LANES;
-    vi least = all_magnitudes();
-    for (uint32_t i = 0; i < n_whole; i += VF_LANES) {
-        const vi pairs = vi_load_pairs(inputs + 2 * i);
+    return _mm512_mask_blend_epi16(0x55555555u, first, second);
+}
+
+/* The words that go with BF16 weights, from 16 pairs of inputs and the 16 before them. */
+static inline vi staggered_pairs(vi before, vi pairs)
+{
+    return join_halves(_mm512_alignr_epi32(pairs, before, VF_LANES - 1), pairs);
+}
+
+/* n words of inputs to x, as they go with FP8 or BF16 weights (one word more). Returns the least magnitude of them and
+ * of x_class. */
+static inline uint32_t pack_words(int is_fp8, const uint16_t *inputs, uint32_t n, uint32_t *x, uint32_t x_class)
+{
+    vi least = all_magnitudes(), before = vi_set1(0);
+    for (uint32_t i = 0; i <= n; i += VF_LANES) {
+        const __mmask16 there = n - i < VF_LANES ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
+        const vi pairs = _mm512_maskz_loadu_epi32(there, inputs + 2 * i);
         least = least_magnitudes(least, pairs);
-        vi_store(x + i, exchange_halves(pairs));
-    }
-    if (n_whole < n) {
-        const vi pairs = _mm512_maskz_loadu_epi32(0x00ff, inputs + 2 * n_whole);
-        least = least_magnitudes(least, pairs);
-        vi_store(x + n_whole, exchange_halves(pairs));
+        vi_store(x + i, is_fp8 ? exchange_halves(pairs) : staggered_pairs(before, pairs));
+        before = pairs;
     }
     const uint32_t magnitude = least_of(least);
     return magnitude < x_class ? magnitude : x_class;
 }
 
-/* ---- weights of a panel, in two vectors: pairs with their halves exchanged --------------------------------------- */
+/* ---- weights of a panel, in two vectors -------------------------------------------------------------------------- */
 
-/* Word i of a segment's BF16 weights; their magnitudes join *least. */
-static inline void load_bf16(const uint32_t *words, vi pairs[2], vi *least)
+/* Joins the words before with the next ones, which take their place and whose magnitudes join *least. */
+static inline void next_bf16(const uint32_t *words, vi before[2], vi joined[2], vi *least)
 {
     for (uint32_t v = 0; v < 2; v++) {
         const vi w = vi_load(words + v * VF_LANES);
         *least = least_magnitudes(*least, w);
-        pairs[v] = exchange_halves(w);
+        joined[v] = join_halves(before[v], w);
+        before[v] = w;
     }
 }
 
@@ -68,7 +83,8 @@ static inline void load_scales(const uint32_t *words, vf scales[2])
     }
 }
 
-/* A word of FP8 weights: pairs of the first two inputs, then of the others. Weights must be exact as BF16. */
+/* A word of FP8 weights: pairs of the first two inputs, then of the others, halves exchanged. Weights must be exact as
+ * BF16. */
 static inline void load_fp8(const uint32_t *words, const vf scales[2], vi first[2], vi second[2])
 {
     for (uint32_t v = 0; v < 2; v++) {
@@ -154,15 +170,17 @@ static inline __attribute__((always_inline)) void prefetch_weights(uint32_t rows
 static inline __attribute__((always_inline)) int add_bf16_tile(uint32_t rows, const segment *s, uint32_t first_row)
 {
     const uint32_t *words = s->words, *x = s->x + first_row * X_STRIDE;
-    vi least = all_magnitudes();
+    vi least = all_magnitudes(), before[2] = {vi_set1(0), vi_set1(0)}, w[2];
     tile t;
     clear_tile(&t, rows);
     for (uint32_t i = 0; i < s->n_words; i++, words += PANEL) {
-        vi w[2];
         prefetch_weights(rows, words);
-        load_bf16(words, w, &least);
+        next_bf16(words, before, w, &least);
         step_tile(&t, rows, x + i, w);
     }
+    w[0] = join_halves(before[0], vi_set1(0));
+    w[1] = join_halves(before[1], vi_set1(0));
+    step_tile(&t, rows, x + s->n_words, w);
     if (!have_exponent(least, least_exponent(s->x_class))) {
         return 0;
     }
@@ -200,8 +218,7 @@ static void add_f32_row(const segment *s, uint32_t row)
     float *total = s->totals + row * PANEL;
     vf chains[2] = {vf_zero(), vf_zero()};
     for (uint32_t i = 0; i < s->n_words; i++, words += PANEL) {
-        vf x_even, x_odd;
-        vf_from_exchanged(vi_set1(x[i]), &x_even, &x_odd);
+        const vf x_even = vf_from_bits(vi_set1(x[i] << 16)), x_odd = vf_from_bits(vi_set1(x[i + 1] & 0xffff0000u));
         VEC_UNROLL
         for (uint32_t v = 0; v < 2; v++) {
             vf even, odd;

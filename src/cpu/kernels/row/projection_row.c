@@ -53,7 +53,8 @@ static void pack_inputs(const dsri_projection_plan *plan, uint32_t group, uint32
         uint32_t *const x = s->x + (size_t)(k / SEGMENT) * n_padded * X_STRIDE;
         uint32_t x_class = X_CLASS_OF_NOTHING;
         for (uint32_t r = 0; r < plan->n_rows; r++) {
-            x_class = pack_words(row_inputs(plan, group, r, first + k), n_words, x + r * X_STRIDE, x_class);
+            x_class = pack_words(plan->format == DSR_WEIGHT_FP8_PACKED, row_inputs(plan, group, r, first + k), n_words,
+                                 x + r * X_STRIDE, x_class);
         }
         memset(x + plan->n_rows * X_STRIDE, 0, (size_t)(n_padded - plan->n_rows) * X_STRIDE * sizeof *x);
         s->x_classes[k / SEGMENT] = x_class;

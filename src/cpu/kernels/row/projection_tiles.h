@@ -30,9 +30,10 @@ static inline uint32_t padded_rows(uint32_t n_rows)
 }
 
 /* n words of inputs to x, zeros up to a whole step. */
-static inline uint32_t pack_words(const uint16_t *inputs, uint32_t n, uint32_t *x, uint32_t x_class)
+static inline uint32_t pack_words(int is_fp8, const uint16_t *inputs, uint32_t n, uint32_t *x, uint32_t x_class)
 {
     const uint32_t n_padded = (n + STEP_WORDS - 1) / STEP_WORDS * STEP_WORDS;
+    (void)is_fp8;
     memcpy(x, inputs, n * sizeof *x);
     memset(x + n, 0, (n_padded - n) * sizeof *x);
     return x_class;
