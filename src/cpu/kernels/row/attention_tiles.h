@@ -71,7 +71,7 @@ static inline void scale_slots(const logit_unit *u, uint32_t first, uint32_t n)
 static inline __attribute__((always_inline)) void beside_product(const logit_unit *u, int copies, int n_tiles,
                                                                  uint32_t column, uint32_t j)
 {
-    enum { SLOTS = 3 }; /* MAX_TASK_SLOTS over the products of the other columns, rounded up */
+    enum { SLOTS = 3 }; /* all slots over the products of the other columns, rounded up */
     if (copies && column + COLUMNS_AHEAD < N_COLUMNS) {
         copy_column(u->scratch, column + COLUMNS_AHEAD, j * PRODUCT_SLOTS, PRODUCT_SLOTS);
     }
@@ -91,7 +91,7 @@ _Static_assert(3 * 2 * (BLOCK_COLUMNS - 1) >= TILE_ROWS, "all slots are scaled")
 #define DOTS_BYTES          (UNIT_HEADS * sizeof(float))
 #define STORE_DOTS(c, dots) tile_store(c, DOTS_TILE(c, dots), DOTS_BYTES)
 #define START_DOTS(c)                                                                                                  \
-    if (is_start) {                                                                                                    \
+    if (is_start && u->dots_before != u->dots) {                                                                       \
         if (u->dots_before != NULL) {                                                                                  \
             STORE_DOTS(c, u->dots_before);                                                                             \
         }                                                                                                              \
@@ -177,8 +177,10 @@ static inline __attribute__((always_inline)) void multiply_tiles(int n_tiles, co
     }
     for (u.column = 0; u.column < N_COLUMNS; u.column += BLOCK_COLUMNS) {
         for (uint32_t i = 0; i < n_units; i++) {
-            u.panel = q_panel(a, i * UNIT_HEADS);
-            u.dots = scratch->dots[i];
+            /* To and fro, so that the last unit of a block goes on with the next block. */
+            const uint32_t unit = u.column / BLOCK_COLUMNS % 2 ? n_units - 1 - i : i;
+            u.panel = q_panel(a, unit * UNIT_HEADS);
+            u.dots = scratch->dots[unit];
             u.fetch = i * n_rows / n_units;
             u.scales = i > 0 && u.column + BLOCK_COLUMNS == N_COLUMNS;
             if (i == 0) {
@@ -187,8 +189,8 @@ static inline __attribute__((always_inline)) void multiply_tiles(int n_tiles, co
                 multiply_block(&u, 0, n_tiles);
             }
             u.dots_before = u.dots;
-            u.logits[0] = weight_at(a, i * UNIT_HEADS, first);
-            u.logits[1] = weight_at(a, i * UNIT_HEADS + DSRI_HEAD_BLOCK, first);
+            u.logits[0] = weight_at(a, unit * UNIT_HEADS, first);
+            u.logits[1] = weight_at(a, unit * UNIT_HEADS + DSRI_HEAD_BLOCK, first);
         }
     }
     store_last_dots(u.dots, n_tiles);
@@ -209,12 +211,12 @@ static inline void multiply_slots(const attention_query *a, size_t first, uint32
 /* ---- values ------------------------------------------------------------------------------------------------- */
 
 enum {
-    PASS_GROUPS = 8,       /* groups that the units of heads pass in turn, while the next ones are gathered */
-    FIRST_PASS_GROUPS = 4, /* nothing can be multiplied while the first ones are */
+    PASS_GROUPS = 4,       /* groups that the units of heads pass in turn, while the next ones are gathered */
+    FIRST_PASS_GROUPS = 2, /* nothing can be multiplied while the first ones are */
     PASS_PAIRS = PASS_GROUPS * GROUP_PAIRS,
     PASS_SLOTS = PASS_GROUPS * GROUP_SLOTS,
-    SLOTS_AHEAD = 64,
-    STEP_PAIRS = 2 /* pairs of slots gathered at a time */
+    SLOTS_AHEAD = 16, /* no more: one line of each of 64 rows would not fit into the sets of the cache they fall into */
+    STEP_PAIRS = 2    /* pairs of slots gathered at a time */
 };
 
 typedef struct value_scratch {
@@ -268,7 +270,7 @@ typedef struct value_pass {
 #define SUMS_BYTES                (VALUE_FEATURES * sizeof(float))
 #define STORE_SUMS(c, numerators) tile_store(c, SUMS_TILE(c, numerators), SUMS_BYTES)
 #define START_SUMS(c)                                                                                                  \
-    if (is_start) {                                                                                                    \
+    if (is_start && pass->numerators_before != pass->numerators) {                                                     \
         if (pass->numerators_before != NULL) {                                                                         \
             STORE_SUMS(c, pass->numerators_before);                                                                    \
         }                                                                                                              \
@@ -337,7 +339,9 @@ static void add_all_values(const attention_query *a, uint32_t feature, value_scr
         gather = gather_of(a, feature, end, next_end, (p + 1) % 2, n_products, scratch);
         pass.values = (const uint32_t(*)[VALUE_FEATURES])scratch->values[p % 2];
         pass.n_groups = end - first;
-        for (uint32_t h = 0; h < a->n_heads; h += UNIT_HEADS) {
+        for (uint32_t i = 0; i < a->n_heads; i += UNIT_HEADS) {
+            /* To and fro, so that the last unit of a pass goes on with the next pass. */
+            const uint32_t h = p % 2 ? a->n_heads - UNIT_HEADS - i : i;
             pass.upper = weight_tiles(a, h) + first * TILE_WORDS;
             pass.lower = weight_tiles(a, h + DSRI_HEAD_BLOCK) + first * TILE_WORDS;
             pass.numerators = scratch->numerators + h;
