@@ -191,7 +191,7 @@ static void time_encoders(const cuda_timer *timer, dsr_encoder **encoders, uint3
         check(dsr_encoder_wait(encoders[i]), "wait");
     }
     for (int i = 0; i < SAMPLES; i++) {
-        float milliseconds;
+        float milliseconds = 0;
         timer->record(timer->begin, timer->stream);
         check(dsr_encoder_replay(encoders[(uint32_t)i % n]), "replay");
         timer->record(timer->end, timer->stream);
