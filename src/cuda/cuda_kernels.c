@@ -93,21 +93,21 @@ static uint64_t index_tiles(const dsri_indexer_plan *p, uint32_t tile_keys)
 }
 
 /* Blocks that a Hopper device runs at once: how many there are changes no bits. */
-enum { SCORE_BLOCKS = 4 * 132, ROW_INDEXER_BLOCKS = 132 };
+enum { SCORE_BLOCKS = 3 * 132, TENSOR_SCORE_BLOCKS = 132 };
 
 static dsri_cuda_grid scores_grid(const void *plan)
 {
     return (dsri_cuda_grid){at_most(index_tiles(plan, 128), SCORE_BLOCKS), 1, 1};
 }
 
-static dsri_cuda_grid row_indexer_grid(const void *plan)
+static dsri_cuda_grid row_scores_grid(const void *plan)
 {
-    return (dsri_cuda_grid){at_most(index_tiles(plan, 128), ROW_INDEXER_BLOCKS), 1, 1};
+    return (dsri_cuda_grid){at_most(index_tiles(plan, 128), TENSOR_SCORE_BLOCKS), 1, 1};
 }
 
-static dsri_cuda_grid fp4_indexer_grid(const void *plan)
+static dsri_cuda_grid fp4_scores_grid(const void *plan)
 {
-    return (dsri_cuda_grid){at_most(index_tiles(plan, 192), ROW_INDEXER_BLOCKS), 1, 1};
+    return (dsri_cuda_grid){at_most(index_tiles(plan, 192), TENSOR_SCORE_BLOCKS), 1, 1};
 }
 
 static uint32_t n_packed_rows(const dsri_indexer_plan *p)
@@ -147,20 +147,19 @@ static dsri_cuda_grid select_grid(const void *plan)
     return (dsri_cuda_grid){p->n_queries, 1, 1};
 }
 
-/* Counts of tiles done. */
-static uint64_t indexer_count_bytes(const void *plan)
-{
-    const dsri_indexer_plan *p = plan;
-    return (uint64_t)p->n_queries * 4;
-}
-
-/* select_shared of kernels/indexer_select.cuh; row_shared of kernels/indexer_scores_row.cu; fp4_shared of
- * kernels/indexer_fp4.cu: the selection's, and queries of up to 2 groups of 64 heads. */
+/* select_shared of kernels/indexer_select.cuh; row_shared of kernels/indexer_scores_row.cu: 8 rings of 6 stages, and 64
+ * heads; fp4_shared of kernels/indexer_fp4.cu: 12 rings of 7 stages, and queries of up to 2 groups of 64 heads. */
 enum {
     SELECT_SHARED_BYTES = 16384 * 4 + 4096 * 8 + 2308 * 4 + 2048 * 4 + 256,
-    ROW_INDEXER_SHARED_BYTES = 8 * 6 * 4096 + 64 * 8 + 512,
-    FP4_INDEXER_SHARED_BYTES = SELECT_SHARED_BYTES + 2 * (8192 + 512 + 256) + 64 * 8 + 512
+    ROW_SCORES_SHARED_BYTES = 8 * 6 * 4096 + 64 * 256 + 64 * 8 + 256,
+    FP4_SCORES_SHARED_BYTES = 12 * 7 * (1024 + 64) + 2 * (8192 + 512 + 256) + 64 * 8 + 256
 };
+
+#define SELECT_LAUNCH                                                                                                  \
+    {                                                                                                                  \
+        .entry = "dsr_indexer_select_f32__cuda", .block_x = 1024, .shared_bytes = SELECT_SHARED_BYTES,                 \
+        .grid = select_grid,                                                                                           \
+    }
 
 /* Blocks of attention_exact.cu: 16 or 80 slots of 32 heads, then 32 features of 16 heads or 64 of 32. */
 static dsri_cuda_grid logits_grid(const dsri_attention_plan *p, uint32_t n_slots)
@@ -322,12 +321,12 @@ static const dsri_cuda_kernel kernels[] = {
     ROW_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
     ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     {.op = DSRI_OP_INDEXER,
-     .n_launches = 1,
-     .launches = {{.entry = "dsr_indexer_fp4__cuda",
+     .n_launches = 2,
+     .launches = {{.entry = "dsr_indexer_scores_fp4__cuda",
                    .block_x = 384,
-                   .shared_bytes = FP4_INDEXER_SHARED_BYTES,
-                   .grid = fp4_indexer_grid}},
-     .zeroed_bytes = indexer_count_bytes,
+                   .shared_bytes = FP4_SCORES_SHARED_BYTES,
+                   .grid = fp4_scores_grid},
+                  SELECT_LAUNCH},
      .accepts = has_packed_keys_alone},
     {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
@@ -336,18 +335,15 @@ static const dsri_cuda_kernel kernels[] = {
                    .shared_bytes = SCORES_SHARED_BYTES,
                    .shared_of = scores_shared,
                    .grid = scores_grid},
-                  {.entry = "dsr_indexer_select_f32__cuda",
-                   .block_x = 1024,
-                   .shared_bytes = SELECT_SHARED_BYTES,
-                   .grid = select_grid}}},
+                  SELECT_LAUNCH}},
     {.op = DSRI_OP_INDEXER,
      .exactness = DSR_EXACT_ROW,
-     .n_launches = 1,
-     .launches = {{.entry = "dsr_indexer_row_bf16__cuda",
+     .n_launches = 2,
+     .launches = {{.entry = "dsr_indexer_scores_row_bf16__cuda",
                    .block_x = 256,
-                   .shared_bytes = ROW_INDEXER_SHARED_BYTES,
-                   .grid = row_indexer_grid}},
-     .zeroed_bytes = indexer_count_bytes,
+                   .shared_bytes = ROW_SCORES_SHARED_BYTES,
+                   .grid = row_scores_grid},
+                  SELECT_LAUNCH},
      .accepts = has_no_packed_keys},
     {.op = DSRI_OP_COMPRESSOR,
      .n_launches = 1,

@@ -11,7 +11,7 @@ enum { INDEX_TILE = 128 }; /* keys that a block scores at a time */
 /* Selection looks for groups of 16 keys before it looks at keys where there are many. */
 static __device__ __forceinline__ bool has_maxima(uint64_t n_seen, uint32_t top_k)
 {
-    return n_seen > 16384 && n_seen >= (uint64_t)top_k * 2 * DSRI_SCORE_BLOCK;
+    return n_seen >= 4096 && n_seen >= (uint64_t)top_k * 2 * DSRI_SCORE_BLOCK;
 }
 
 struct indexer_query {
@@ -21,11 +21,9 @@ struct indexer_query {
     float *scores; /* of this query: n_seen, or kv_len where the caller wants them */
     float *maxima; /* of 16 keys each; null: not asked for */
     int32_t *output;
-    uint32_t n_tiles;
     uint32_t n_seen;   /* keys the query sees */
     uint32_t n_scores; /* scores to write */
     int32_t offset;
-    uint32_t number; /* of all queries */
 };
 
 /* Tiles of TILE keys of every query of a row: as many as its last one has. */
@@ -36,14 +34,13 @@ template <int TILE> static __device__ __forceinline__ uint32_t tiles_of_query(co
 }
 
 /* Query i of row r. */
-template <int TILE>
-static __device__ __forceinline__ indexer_query query_at(const dsri_indexer_plan &plan, uint32_t r, uint32_t i)
+static __device__ __forceinline__ void query_at(const dsri_indexer_plan &plan, uint32_t r, uint32_t i,
+                                                indexer_query &at)
 {
     const dsri_indexer_row_plan &row = plan.rows[r];
     const uint32_t n_last = (row.start_pos + row.n_queries) / row.ratio;
     const dsri_indexer_region region = dsri_indexer_region_of(n_last, plan.n_heads, plan.top_k);
     uint8_t *own = row.workspace + i * region.size_bytes;
-    indexer_query at;
     at.keys = row.keys;
     at.q = row.q + (uint64_t)i * plan.n_heads * DSRI_INDEX_DIM;
     at.weights = row.weights + (uint64_t)i * plan.n_heads;
@@ -51,20 +48,17 @@ static __device__ __forceinline__ indexer_query query_at(const dsri_indexer_plan
     at.scores = row.scores ? row.scores + i * row.kv_len : reinterpret_cast<float *>(own + region.scores);
     at.maxima = has_maxima(at.n_seen, plan.top_k) ? reinterpret_cast<float *>(own + region.block_maxima) : nullptr;
     at.n_scores = row.scores ? (uint32_t)row.kv_len : at.n_seen;
-    at.n_tiles = tiles_of_query<TILE>(row);
     at.output = row.output + i * row.output_stride;
     at.offset = row.offset;
-    at.number = row.first_query + i;
-    return at;
 }
 
 /* The query numbered `number` through all rows. */
-static __device__ __forceinline__ indexer_query find_query(const dsri_indexer_plan &plan, uint32_t number)
+static __device__ __forceinline__ void find_query(const dsri_indexer_plan &plan, uint32_t number, indexer_query &at)
 {
     uint32_t r = plan.n_queries == plan.n_rows ? number : 0; /* one query a row: no search */
     while (r + 1 < plan.n_rows && plan.rows[r + 1].first_query <= number)
         r++;
-    return query_at<INDEX_TILE>(plan, r, number - plan.rows[r].first_query);
+    query_at(plan, r, number - plan.rows[r].first_query, at);
 }
 
 /* All tiles of all queries in one line, of which each block takes a piece. */
@@ -130,31 +124,13 @@ static __device__ __forceinline__ void next_run(const dsri_indexer_plan &plan, c
         }
         const uint64_t left = n_tiles - tile, mine = piece.end - piece.next;
         if (lane == 0) {
-            run.at = query_at<TILE>(plan, r, (uint32_t)i);
+            query_at(plan, r, (uint32_t)i, run.at);
             run.first = (uint32_t)tile;
             run.n = (uint32_t)(left < mine ? left : mine);
         }
     }
     __syncthreads();
     piece.next += run.n;
-}
-
-/* Whether all tiles of the run's query are scored now: true in one block, which sees the scores of all others. zeroed
- * counts the tiles of each query. The whole block calls it. */
-static __device__ __forceinline__ bool is_last_of_query(const indexer_run &run, uint8_t *zeroed, uint32_t &is_last)
-{
-    uint32_t *n_done = reinterpret_cast<uint32_t *>(zeroed) + run.at.number;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        is_last = run.n == run.at.n_tiles || atomicAdd(n_done, run.n) + run.n == run.at.n_tiles;
-        if (is_last) {
-            *n_done = 0;
-            __threadfence();
-        }
-    }
-    __syncthreads();
-    return is_last;
 }
 
 /* Greater scores give greater values; -0 and +0 the same. Excluded keys (-inf) give EXCLUDED. */

@@ -9,7 +9,7 @@
  *
  * Bytes of keys carry 48 more, so that a nibble becomes one by a table of 8 bytes for each sign; the accumulators start
  * that much lower, and at the bits of 2^23, so that they end as the float 2^23 + dot where the dot is not negative. */
-#include "cuda/kernels/indexer_select.cuh"
+#include "cuda/kernels/indexer_common.cuh"
 
 enum { FP4_WARPS = 12, FP4_THREADS = 32 * FP4_WARPS, FP4_STAGES = 7, FP4_KEYS = 16, FP4_TILE = FP4_WARPS * FP4_KEYS };
 enum { FP4_MAX_GROUPS = 2, FP4_BIAS = 48 };
@@ -29,14 +29,10 @@ struct fp4_query {
 };
 
 struct fp4_shared {
-    union {
-        fp4_stage ring[FP4_WARPS][FP4_STAGES];
-        select_shared select;
-    };
+    fp4_stage ring[FP4_WARPS][FP4_STAGES];
     fp4_query query;
     indexer_line line;
     indexer_run run;
-    uint32_t is_last;
     uint32_t n_bad; /* heads that are not bytes, or whose weights are too great or small */
 };
 
@@ -44,21 +40,30 @@ struct fp4_shared {
  */
 static __device__ __forceinline__ void stage_fp4_keys(const indexer_query &at, uint32_t first_key, fp4_stage &stage)
 {
+    const uint32_t lane = threadIdx.x % 32;
+    if (at.keys.page_table == nullptr && first_key + FP4_KEYS <= at.n_seen) {
+        const uint8_t *values = at.keys.pages + (uint64_t)first_key * DSRI_FP4_KEY_BYTES + 16 * lane;
+        const uint8_t *scales = at.keys.pages + at.keys.scales_offset + first_key * 4ull + 16 * lane;
+        copy_async_16(&stage.values[lane / 4][lane % 4], values, 16);
+        copy_async_16(&stage.values[8 + lane / 4][lane % 4], values + 512, 16);
+        if (lane < FP4_KEYS / 4)
+            copy_async_16(&stage.scales[4 * lane], scales, 16);
+        return;
+    }
     const dsri_cache keys = at.keys;
-    const uint32_t n_seen = at.n_seen, lane = threadIdx.x % 32;
-    const uint32_t n = first_key < n_seen ? min(n_seen - first_key, (uint32_t)FP4_KEYS) : 0;
-    dsri_cache_entry first = {keys.pages, keys.pages};
+    const uint32_t n = first_key < at.n_seen ? min(at.n_seen - first_key, (uint32_t)FP4_KEYS) : 0;
+    dsri_cache_entry first = {nullptr, nullptr};
     if (n)
-        first = dsri_cache_at(&keys, first_key); /* 16 keys are never in two pages */
+        first = dsri_cache_at(&keys, first_key); /* 16 keys are in one page */
     const uint32_t n_there = first.values ? n : 0;
-    const uint8_t *values = n_there ? first.values : keys.pages, *scales = n_there ? first.scales : keys.pages;
-#pragma unroll
-    for (uint32_t i = lane; i < FP4_KEYS * 4; i += 32)
-        copy_async_16(&stage.values[i / 4][i % 4], i / 4 < n_there ? values + 16 * i : keys.pages,
-                      i / 4 < n_there ? 16 : 0);
+#pragma unroll 1
+    for (uint32_t i = lane; i < FP4_KEYS * 4; i += 32) {
+        const bool is_there = i / 4 < n_there;
+        copy_async_16(&stage.values[i / 4][i % 4], is_there ? first.values + 16 * i : keys.pages, is_there ? 16 : 0);
+    }
     if (lane < FP4_KEYS / 4) {
         const uint32_t n_bytes = 4 * lane < n_there ? min(4 * (n_there - 4 * lane), 16u) : 0;
-        copy_async_16(&stage.scales[4 * lane], n_bytes ? scales + 16 * lane : keys.pages, n_bytes);
+        copy_async_16(&stage.scales[4 * lane], n_bytes ? first.scales + 16 * lane : keys.pages, n_bytes);
     }
 }
 
@@ -112,34 +117,64 @@ static __device__ __forceinline__ uint2 load_4(const uint16_t *p)
     return make_uint2(p[0] | (uint32_t)p[1] << 16, p[2] | (uint32_t)p[3] << 16);
 }
 
-/* Lays out the query of a run; n_fragments a group. The whole block calls it. */
-static __device__ void stage_fp4_query(const indexer_query &at, uint32_t n_heads, uint32_t n_fragments,
-                                       fp4_shared &shared)
+/* Heads that a warp loads at a time: those of 64 by 12 warps. */
+enum { FP4_OWN_HEADS = 6 };
+
+/* This warp's heads from number `first` on, each 12 apart, 4 features a lane. */
+struct fp4_heads {
+    uint2 features[FP4_OWN_HEADS];
+    float weights[FP4_OWN_HEADS];
+};
+
+static __device__ __forceinline__ fp4_heads load_fp4_heads(const indexer_query &at, uint32_t n_heads, uint32_t first)
 {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    fp4_query &query = shared.query;
-    uint32_t n_bad = 0;
-#pragma unroll 2
-    for (uint32_t h = warp; h < n_heads; h += FP4_WARPS) {
-        const uint2 features = load_4(at.q + h * DSRI_INDEX_DIM + 4 * lane);
-        const float weight = at.weights[h];
-        const uint32_t x = h / 4, group = x / (2 * n_fragments), fragment = x % n_fragments;
-        const uint32_t column = h % 4 * 2 + x / n_fragments % 2, block = lane / 8;
-        int exponent, sum;
-        uint32_t bytes;
-        const bool are_bytes = head_to_bytes(features, exponent, bytes, sum);
-        reinterpret_cast<uint32_t *>(&query.bytes[group][fragment][lane % 8 / 2][column * 4 + block])[lane % 2] = bytes;
-        if (lane == 0) {
-            /* The dot is 2^(exponent - 1) times the integer, which comes times 2^-22. */
-            const float scaled = __fmul_rn(weight, power_of_two(are_bytes ? exponent + 21 : 0));
-            const float size = fabsf(scaled);
-            n_bad += !are_bytes || !(scaled == 0.0f ? weight == 0.0f : size >= 0x1p-50f && size <= 0x1p60f);
-            reinterpret_cast<float *>(&query.weights[group][fragment][column / 2])[column % 2] = scaled;
-            int *start = reinterpret_cast<int *>(&query.starts[group][fragment][column / 2]) + column % 2;
-            start[0] = start[2] = 0x4b000000 - FP4_BIAS * sum;
-        }
+    const uint32_t lane = threadIdx.x % 32;
+    fp4_heads heads;
+#pragma unroll
+    for (uint32_t i = 0; i < FP4_OWN_HEADS; i++) {
+        const uint32_t h = min(first + i * FP4_WARPS, n_heads - 1);
+        heads.features[i] = load_4(at.q + h * DSRI_INDEX_DIM + 4 * lane);
+        heads.weights[i] = at.weights[h];
     }
-    if (n_bad)
+    return heads;
+}
+
+/* Lays out one head for n_fragments a group; gives whether it can be. A warp calls it. */
+static __device__ __forceinline__ bool stage_fp4_head(uint32_t h, uint2 features, float weight, uint32_t n_fragments,
+                                                      fp4_query &query)
+{
+    const uint32_t lane = threadIdx.x % 32, x = h / 4, group = x / (2 * n_fragments), fragment = x % n_fragments;
+    const uint32_t column = h % 4 * 2 + x / n_fragments % 2, block = lane / 8;
+    int exponent, sum;
+    uint32_t bytes;
+    const bool are_bytes = head_to_bytes(features, exponent, bytes, sum);
+    reinterpret_cast<uint32_t *>(&query.bytes[group][fragment][lane % 8 / 2][column * 4 + block])[lane % 2] = bytes;
+    /* The dot is 2^(exponent - 1) times the integer, which comes times 2^-22. */
+    const float scaled = __fmul_rn(weight, power_of_two(are_bytes ? exponent + 21 : 0)), size = fabsf(scaled);
+    if (lane == 0) {
+        reinterpret_cast<float *>(&query.weights[group][fragment][column / 2])[column % 2] = scaled;
+        int *start = reinterpret_cast<int *>(&query.starts[group][fragment][column / 2]) + column % 2;
+        start[0] = start[2] = 0x4b000000 - FP4_BIAS * sum;
+    }
+    return are_bytes && (scaled == 0.0f ? weight == 0.0f : size >= 0x1p-50f && size <= 0x1p60f);
+}
+
+/* Lays out this warp's heads, of which the first have been loaded. */
+static __device__ __forceinline__ void stage_fp4_heads(const indexer_query &at, uint32_t n_heads, uint32_t n_fragments,
+                                                       fp4_heads heads, fp4_shared &shared)
+{
+    uint32_t n_bad = 0;
+#pragma unroll 1
+    for (uint32_t first = threadIdx.x / 32; first < n_heads; first += FP4_OWN_HEADS * FP4_WARPS) {
+        if (first >= FP4_OWN_HEADS * FP4_WARPS)
+            heads = load_fp4_heads(at, n_heads, first);
+#pragma unroll
+        for (uint32_t i = 0; i < FP4_OWN_HEADS; i++)
+            if (first + i * FP4_WARPS < n_heads)
+                n_bad += !stage_fp4_head(first + i * FP4_WARPS, heads.features[i], heads.weights[i], n_fragments,
+                                         shared.query);
+    }
+    if (n_bad && threadIdx.x % 32 == 0)
         atomicAdd(&shared.n_bad, n_bad);
 }
 
@@ -288,12 +323,13 @@ static __device__ __forceinline__ void score_fp4_run(const indexer_run &run, uin
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
     fp4_stage *ring = shared.ring[warp];
     const uint32_t first_key = run.first * FP4_TILE + warp * FP4_KEYS;
+    const fp4_heads heads = load_fp4_heads(at, n_heads, warp);
     for (uint32_t j = 0; j < FP4_STAGES - 1; j++) {
         if (j < run.n)
             stage_fp4_keys(at, first_key + j * FP4_TILE, ring[j]);
         copy_async_commit();
     }
-    stage_fp4_query(at, n_heads, FRAGMENTS, shared);
+    stage_fp4_heads(at, n_heads, FRAGMENTS, heads, shared);
     __syncthreads();
     uint2 bytes[FRAGMENTS][4];
     float2 weights[FRAGMENTS];
@@ -364,7 +400,7 @@ static __device__ __forceinline__ void score_fp4_run(const indexer_run &run, uin
 }
 
 extern "C" __global__ void __launch_bounds__(FP4_THREADS, 1)
-    dsr_indexer_fp4__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *zeroed)
+    dsr_indexer_scores_fp4__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *)
 {
     extern __shared__ uint4 shared_memory[];
     fp4_shared &shared = *reinterpret_cast<fp4_shared *>(shared_memory);
@@ -379,8 +415,5 @@ extern "C" __global__ void __launch_bounds__(FP4_THREADS, 1)
             score_fp4_run<8, 1>(shared.run, 64, shared);
         else
             score_fp4_run<8, 2>(shared.run, 128, shared);
-        if (is_last_of_query(shared.run, zeroed, shared.is_last))
-            select_query<FP4_THREADS>(shared.run.at, plan.top_k, shared.select);
-        __syncthreads();
     }
 }

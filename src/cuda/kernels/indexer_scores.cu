@@ -5,14 +5,11 @@
  * Heads are dealt to threads so that the sum by halving stays local: of a pass of 64 heads, a thread holds b, b + 32,
  * b + 16, b + 48, b + 8, b + 40, b + 24 and b + 56, and only the last levels cross threads. 128 heads are two passes,
  * joined first; 32 heads are half a pass with half the keys a thread. */
-#include "cuda/kernels/indexer_select.cuh"
+#include "cuda/kernels/indexer_common.cuh"
 
 enum { TILE_HEADS = 8, STAGE_FEATURES = 32, N_QUARTERS = DSRI_INDEX_DIM / STAGE_FEATURES, SCORE_STAGES = 3 };
 
-#if !defined(DSRI_SCORE_THREADS)
-#define DSRI_SCORE_THREADS 128
-#endif
-enum { SCORE_THREADS = DSRI_SCORE_THREADS };
+enum { SCORE_THREADS = 128, SCORE_BLOCKS_AT_ONCE = 3 };
 
 /* A lane's heads and keys: lanes i and i ^ 1 share heads, i and i ^ 2 share keys, so that wide loads of either are
  * merged. */
@@ -56,15 +53,47 @@ struct score_shared {
     float q[];          /* [pass][feature][place] */
 };
 
+/* Words of 16 bytes of the queries that a thread loads at a time. */
+enum { OWN_QUERY_WORDS = 8 };
+
+/* Word i of the threads' next ones is 8 features of one head; lanes have heads side by side. */
 template <int HEADS, bool WORDS>
-static __device__ __forceinline__ void stage_queries(const indexer_query &at, score_shared &shared)
+static __device__ __forceinline__ void load_queries(const indexer_query &at, int first, uint4 loaded[OWN_QUERY_WORDS])
+{
+#pragma unroll
+    for (int i = 0; i < OWN_QUERY_WORDS; i++) {
+        const int n = first + i * SCORE_THREADS + threadIdx.x;
+        if (n < HEADS * (DSRI_INDEX_DIM / 8))
+            loaded[i] = load_8<WORDS>(at.q + n % HEADS * DSRI_INDEX_DIM, n / HEADS * 8);
+    }
+}
+
+template <int HEADS>
+static __device__ __forceinline__ void store_queries(int first, const uint4 loaded[OWN_QUERY_WORDS],
+                                                     score_shared &shared)
 {
     constexpr int PASS = score_shape<HEADS>::PASS;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < HEADS * (DSRI_INDEX_DIM / 8); i += SCORE_THREADS) {
-        const int head = i % HEADS, f = i / HEADS * 8;
-        float *to = shared.q + (head / PASS * DSRI_INDEX_DIM + f) * PASS + place_of<PASS>(head % PASS);
-        store_column(load_8<WORDS>(at.q + head * DSRI_INDEX_DIM, f), to, PASS);
+#pragma unroll
+    for (int i = 0; i < OWN_QUERY_WORDS; i++) {
+        const int n = first + i * SCORE_THREADS + threadIdx.x, head = n % HEADS, f = n / HEADS * 8;
+        if (n < HEADS * (DSRI_INDEX_DIM / 8))
+            store_column(loaded[i], shared.q + (head / PASS * DSRI_INDEX_DIM + f) * PASS + place_of<PASS>(head % PASS),
+                         PASS);
+    }
+}
+
+/* Puts the queries and weights in their places; the first words of the queries have been loaded. */
+template <int HEADS, bool WORDS>
+static __device__ __forceinline__ void stage_queries(const indexer_query &at, uint4 loaded[OWN_QUERY_WORDS],
+                                                     score_shared &shared)
+{
+    constexpr int PASS = score_shape<HEADS>::PASS;
+    store_queries<HEADS>(0, loaded, shared);
+#pragma unroll 1
+    for (int first = OWN_QUERY_WORDS * SCORE_THREADS; first < HEADS * (DSRI_INDEX_DIM / 8);
+         first += OWN_QUERY_WORDS * SCORE_THREADS) {
+        load_queries<HEADS, WORDS>(at, first, loaded);
+        store_queries<HEADS>(first, loaded, shared);
     }
     for (int h = threadIdx.x; h < HEADS; h += SCORE_THREADS)
         shared.weights[h / PASS * PASS + place_of<PASS>(h % PASS)] = at.weights[h];
@@ -193,12 +222,14 @@ static __device__ __forceinline__ void score_run(const indexer_run &run, score_s
     const uint32_t n_steps = run.n * N_QUARTERS * PASSES;
     const int group = shape::head_group();
     float dots[TILE_HEADS][KEYS], first_half[TILE_HEADS][KEYS];
+    uint4 queries[OWN_QUERY_WORDS];
+    load_queries<HEADS, SOURCE == BY_WORDS>(run.at, 0, queries);
     for (uint32_t i = 0; i < SCORE_STAGES - 1; i++) {
         if (i < n_steps)
             stage_step<PASSES, SOURCE>(run, i, shared.ring[i]);
         copy_async_commit();
     }
-    stage_queries<HEADS, SOURCE == BY_WORDS>(run.at, shared);
+    stage_queries<HEADS, SOURCE == BY_WORDS>(run.at, queries, shared);
     uint32_t slot = 0, free_slot = SCORE_STAGES - 1;
 #pragma unroll 1
     for (uint32_t step = 0; step < n_steps; step++) {
@@ -248,7 +279,7 @@ static __device__ __forceinline__ void score_run_of(uint32_t n_heads, const inde
         score_run<128, SOURCE>(run, shared);
 }
 
-extern "C" __global__ void __launch_bounds__(SCORE_THREADS, 512 / SCORE_THREADS)
+extern "C" __global__ void __launch_bounds__(SCORE_THREADS, SCORE_BLOCKS_AT_ONCE)
     dsr_indexer_scores_bf16__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *)
 {
     extern __shared__ uint4 shared_memory[];

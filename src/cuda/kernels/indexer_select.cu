@@ -7,6 +7,7 @@ extern "C" __global__ void __launch_bounds__(SELECT_THREADS)
     dsr_indexer_select_f32__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *)
 {
     extern __shared__ uint4 shared_memory[];
-    const indexer_query at = find_query(plan, blockIdx.x);
+    indexer_query at;
+    find_query(plan, blockIdx.x, at);
     select_query<SELECT_THREADS>(at, plan.top_k, *reinterpret_cast<select_shared *>(shared_memory));
 }

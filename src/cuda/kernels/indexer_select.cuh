@@ -29,7 +29,6 @@ struct select_shared {
     uint32_t bins[SELECT_BIN_SLOTS]; /* those past SELECT_BINS are empty: threads may own some */
     uint32_t blocks[SELECT_BLOCKS];
     uint32_t warp_sums[32];
-    uint32_t n_taken;
     uint32_t bin, before, inside, total; /* of the last search */
 };
 
@@ -62,10 +61,17 @@ template <int THREADS>
 static __device__ uint32_t load_values(const select_source &from, uint32_t piece, select_shared &shared)
 {
     const uint32_t first = piece * SELECT_VALUES, n = piece_length(from, piece), t = threadIdx.x;
-    const uint32_t n_wide = from.blocks == nullptr && ((uintptr_t)from.scores & 15) == 0 ? n & ~3u : 0;
+    const uint32_t n_wide = ((uintptr_t)from.scores & 15) == 0 ? n & ~3u : 0;
     __syncthreads();
-    for (uint32_t i = 4 * t; i < n_wide; i += 4 * THREADS)
-        copy_async_16(&shared.values[i], from.scores + first + i, 16);
+    for (uint32_t i = 4 * t; i < n_wide; i += 4 * THREADS) {
+        const uint32_t key = key_of(from, first + i);
+        if (key + 4 <= from.n_keys)
+            copy_async_16(&shared.values[i], from.scores + key, 16);
+        else /* in the last group */
+            for (uint32_t j = 0; j < 4; j++)
+                shared.values[i + j] =
+                    key + j < from.n_keys ? __float_as_uint(__ldcg(from.scores + key + j)) : 0xff800000u;
+    }
     for (uint32_t i = n_wide + t; i < ((n + 3) & ~3u); i += THREADS) {
         const uint32_t key = i < n ? key_of(from, first + i) : from.n_keys;
         if (key < from.n_keys)
@@ -173,16 +179,18 @@ static __device__ __forceinline__ uint32_t shift_for(uint32_t range)
     return bits > 11 ? (uint32_t)(bits - 11) : 0;
 }
 
-/* A bound that the k best reach and at most `room` values, or all that are not excluded if there are fewer than k. */
+/* A bound that the k best reach and at most `room` values, or all from `least` on if those are fewer than k. */
 template <int THREADS>
 static __device__ select_bound find_bound(const select_source &from, uint32_t k, uint32_t room, uint32_t greatest,
-                                          select_shared &shared)
+                                          uint32_t least, select_shared &shared)
 {
-    uint32_t top = greatest, shift = SELECT_FIRST_SHIFT, least = EXCLUDED + 1, needed = k;
+    uint32_t top = greatest, shift = SELECT_FIRST_SHIFT, needed = k;
     bool is_tied = false; /* only keys of value `tied` are left to tell apart, by ~key */
     uint32_t tied = 0;
-    if (greatest < least)
+    if (greatest < least) {
+        __syncthreads();
         return select_bound{least, 0};
+    }
     for (;;) {
         walk_values<THREADS>(from, shared, [&](uint32_t v, uint32_t i) {
             const uint32_t x = !is_tied ? v : v == tied ? ~key_of(from, i) : 0;
@@ -217,26 +225,42 @@ static __device__ select_bound find_bound(const select_source &from, uint32_t k,
     }
 }
 
-/* Calls take(place, value, number) for every value that reaches the bound; places in no order. */
+/* Calls take(place, value, number) for every value that reaches the bound, and gives how many there are. Each thread
+ * marks its values first, so that places come from one sum over the threads. */
 template <int THREADS, typename Take>
-static __device__ __forceinline__ void collect(const select_source &from, select_bound bound, select_shared &shared,
-                                               Take take)
+static __device__ __forceinline__ uint32_t collect(const select_source &from, select_bound bound, select_shared &shared,
+                                                   Take take)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    walk_values<THREADS>(from, shared, [&](uint32_t v, uint32_t i) {
-        const bool is_taken =
-            v > bound.value || (v == bound.value && (bound.rest == 0 || ~key_of(from, i) >= bound.rest));
-        const uint32_t takers = __ballot_sync(0xffffffffu, is_taken);
-        if (takers == 0)
-            return;
-        uint32_t place = 0;
-        if (lane == 0)
-            place = atomicAdd(&shared.n_taken, (uint32_t)__popc(takers));
-        place = __shfl_sync(0xffffffffu, place, 0) + (uint32_t)__popc(takers & ((1u << lane) - 1));
-        if (is_taken)
-            take(place, v, i);
-    });
-    __syncthreads();
+    static_assert(SELECT_VALUES / THREADS <= 64, "a mark for each of a thread's values");
+    const uint32_t n_pieces = select_pieces(from);
+    uint32_t n_taken = 0;
+    for (uint32_t piece = 0; piece < n_pieces; piece++) {
+        if (n_pieces > 1)
+            load_values<THREADS>(from, piece, shared);
+        const uint32_t n = piece_length(from, piece), first_number = piece * SELECT_VALUES;
+        const auto reaches = [&](uint32_t v, uint32_t i) {
+            return v > bound.value ||
+                   (v == bound.value && (bound.rest == 0 || ~key_of(from, first_number + i) >= bound.rest));
+        };
+        uint64_t marks = 0;
+#pragma unroll 2
+        for (uint32_t i = 4 * threadIdx.x, shift = 0; i < n; i += 4 * THREADS, shift += 4) {
+            const uint4 v = *reinterpret_cast<const uint4 *>(&shared.values[i]);
+            const uint32_t mine = (uint32_t)reaches(v.x, i) | (uint32_t)reaches(v.y, i + 1) << 1 |
+                                  (uint32_t)reaches(v.z, i + 2) << 2 | (uint32_t)reaches(v.w, i + 3) << 3;
+            marks |= (uint64_t)mine << shift;
+        }
+        uint32_t total, place = n_taken + sum_before<THREADS>((uint32_t)__popcll(marks), total, shared);
+        while (marks) {
+            const uint32_t bit = (uint32_t)__ffsll((long long)marks) - 1;
+            const uint32_t i = 4 * threadIdx.x + bit / 4 * (4 * THREADS) + bit % 4;
+            take(place++, shared.values[i], first_number + i);
+            marks &= marks - 1;
+        }
+        n_taken += total;
+        __syncthreads();
+    }
+    return n_taken;
 }
 
 /* Loads all values, if they are one piece, and finds the greatest. */
@@ -248,8 +272,6 @@ template <int THREADS> static __device__ uint32_t find_greatest(const select_sou
     greatest = __reduce_max_sync(0xffffffffu, greatest);
     if (threadIdx.x % 32 == 0)
         shared.warp_sums[threadIdx.x / 32] = greatest;
-    if (threadIdx.x == 0)
-        shared.n_taken = 0;
     __syncthreads();
     return __reduce_max_sync(0xffffffffu, threadIdx.x % 32 < THREADS / 32 ? shared.warp_sums[threadIdx.x % 32] : 0);
 }
@@ -310,24 +332,26 @@ template <int THREADS> static __device__ void select_query(const indexer_query &
     for (uint32_t i = threadIdx.x; i < SELECT_BIN_SLOTS; i += THREADS)
         shared.bins[i] = 0;
     select_source from = {at.scores, nullptr, at.n_seen, at.n_seen};
+    uint32_t least = EXCLUDED + 1;
     if (at.maxima) {
         const uint32_t n_groups = (at.n_seen - 1) / DSRI_SCORE_BLOCK + 1;
+        const uint32_t room =
+            k <= SELECT_VALUES / DSRI_SCORE_BLOCK / 2 ? SELECT_VALUES / DSRI_SCORE_BLOCK : SELECT_BLOCKS;
         const select_source groups = {at.maxima, nullptr, n_groups, n_groups};
         const uint32_t greatest = find_greatest<THREADS>(groups, shared);
-        const select_bound bound = find_bound<THREADS>(
-            groups, k, k <= SELECT_VALUES / DSRI_SCORE_BLOCK / 2 ? SELECT_VALUES / DSRI_SCORE_BLOCK : SELECT_BLOCKS,
-            greatest, shared);
-        collect<THREADS>(groups, bound, shared,
-                         [&](uint32_t place, uint32_t, uint32_t i) { shared.blocks[place] = i; });
+        const select_bound bound = find_bound<THREADS>(groups, k, room, greatest, least, shared);
         from.blocks = shared.blocks;
-        from.n = shared.n_taken * DSRI_SCORE_BLOCK;
+        from.n = DSRI_SCORE_BLOCK * collect<THREADS>(groups, bound, shared, [&](uint32_t place, uint32_t, uint32_t i) {
+                     shared.blocks[place] = i;
+                 });
+        least = bound.value; /* k groups reach it, and so k keys */
     }
     const uint32_t greatest = find_greatest<THREADS>(from, shared);
-    const select_bound bound = find_bound<THREADS>(from, k, 2 * k, greatest, shared);
-    collect<THREADS>(from, bound, shared, [&](uint32_t place, uint32_t v, uint32_t i) {
+    const select_bound bound = find_bound<THREADS>(from, k, 2 * k, greatest, least, shared);
+    const uint32_t n_items = collect<THREADS>(from, bound, shared, [&](uint32_t place, uint32_t v, uint32_t i) {
         shared.items[place] = (uint64_t)v << 32 | (uint32_t)~key_of(from, i);
     });
-    sort_and_write<THREADS>(at, k, shared.n_taken, greatest, bound.value, shared);
+    sort_and_write<THREADS>(at, k, n_items, greatest, bound.value, shared);
 }
 
 #endif
