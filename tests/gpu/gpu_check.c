@@ -1,10 +1,10 @@
 /* The bit matrix on a CUDA device, or on the CPU, as one plain program without a test library, for machines that have
  * nothing else:
- *   dsrows_gpu_check [cpu|short] [OP...]
+ *   dsrows_gpu_check [cpu|short|many] [OP...]
  * Device-exact results against the reference; row-exact ones against the row run alone. On the CPU the row run alone
  * has one thread, the others have four; DSR_WITHOUT=amx_bf16 or avx512_bf16,amx_bf16 chooses among the row-exact
- * kernels. "short" is a small part of the matrix, for checking tools that slow kernels down. Exit 0 if all agree, 1 if
- * not, 77 if there is no device. */
+ * kernels. "short" is a small part of the matrix, for checking tools that slow kernels down; "many" a small part with
+ * many rows, for which other kernels serve. Exit 0 if all agree, 1 if not, 77 if there is no device. */
 #include "bit_cases.h"
 #include "random.h"
 
@@ -20,12 +20,24 @@ static uint32_t row_counts[] = {1, 2, 3, 7, 8, 33, 64};
 static uint32_t n_row_counts = sizeof row_counts / sizeof row_counts[0];
 static uint32_t max_rows = BIT_MAX_ROWS;
 
+static int ends_only; /* of an op's shapes the first and the last */
+
 static void shorten(void)
 {
     n_seeds = 1;
     row_counts[0] = 3;
     n_row_counts = 1;
     max_rows = 3;
+}
+
+static void take_many(void)
+{
+    n_seeds = 1;
+    row_counts[0] = 7;
+    row_counts[1] = 25;
+    n_row_counts = 2;
+    max_rows = 25;
+    ends_only = 1;
 }
 
 static void report(const bit_case *c, uint32_t n, const char *what, int result, const char *text)
@@ -107,7 +119,8 @@ typedef struct check_contexts {
 static void check_op(const struct bit_op *op, const check_contexts *contexts)
 {
     const uint32_t failed_before = n_failed, passed_before = n_passed;
-    for (uint32_t shape = 0; shape < bit_n_shapes(op); shape++)
+    const uint32_t n_shapes = bit_n_shapes(op), step = ends_only && n_shapes > 1 ? n_shapes - 1 : 1;
+    for (uint32_t shape = 0; shape < n_shapes; shape += step)
         for (uint64_t seed = 1; seed <= n_seeds; seed++) {
             bit_case *c = bit_case_new(op, shape, seed);
             const uint32_t n_rows = c->n_rows;
@@ -148,10 +161,13 @@ static void close_contexts(const check_contexts *contexts)
 
 int main(int argc, char **argv)
 {
-    const int on_cpu = argc > 1 && strcmp(argv[1], "cpu") == 0, is_short = argc > 1 && strcmp(argv[1], "short") == 0;
-    const int n_words = 1 + on_cpu + is_short;
+    const char *word = argc > 1 ? argv[1] : "";
+    const int on_cpu = strcmp(word, "cpu") == 0, is_short = strcmp(word, "short") == 0;
+    const int is_many = strcmp(word, "many") == 0, n_words = 1 + on_cpu + is_short + is_many;
     if (is_short)
         shorten();
+    if (is_many)
+        take_many();
     check_contexts contexts = {NULL, NULL, NULL};
     if (open_contexts(on_cpu ? DSR_DEVICE_CPU : DSR_DEVICE_CUDA, &contexts) != DSR_OK) {
         const int status = contexts.exact ? 1 : 77;
