@@ -33,9 +33,7 @@ BODY(right_same_value)
 {
     words[0] = 7;
     __syncthreads();
-    if (words[0] == 7)
-        words[0] = 7;
-    data[t] = 0;
+    data[t] = words[0];
 }
 KERNEL_HEAD(right_same_value);
 
