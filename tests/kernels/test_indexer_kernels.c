@@ -229,7 +229,7 @@ static void test_zero_signs(void **state)
 /* Tasks are cut by the row alone: their number for two rows is that of each row added up, however long they are. */
 static void test_task_counts(void **state)
 {
-    static const uint32_t lengths[] = {1, 191, 192, 193, 24575, 24576, 24577, 262144, 4000000000u};
+    static const uint32_t lengths[] = {1, 95, 96, 97, 1023, 1024, 24575, 24576, 24577, 262144, 4000000000u};
     const dsri_cpu_kernel *kernel = indexer_kernels[0];
     (void)state;
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {

@@ -5,7 +5,7 @@
 #include "cpu/kernels/top_k.h"
 #include "ops/op_plans.h"
 
-enum { TASK_KEYS = 192, MAX_HEADS = 128 };
+enum { TASK_KEYS = 96, SHORT_ROW_KEYS = 1024, MAX_HEADS = 128 };
 
 enum { PHASE_PACK, PHASE_SCORE, PHASE_SELECT, N_PHASES };
 
@@ -51,13 +51,13 @@ static inline uint64_t row_scores(const dsri_indexer_row_plan *row)
     return row->scores ? row->kv_len : causal_keys(row, row->n_queries - 1);
 }
 
-/* A score task is TASK_KEYS << task_shift() keys: few enough for many threads, more in a long row, and as many as it
- * takes for the tasks of 64 such rows to stay below 2^32. */
+/* A score task is TASK_KEYS << task_shift() keys: few enough for many threads in a short row, since a task has a cost
+ * of its own more in a longer one, and as many as it takes for the tasks of 64 such rows to stay below 2^32. */
 static inline unsigned task_shift(const dsri_indexer_row_plan *row)
 {
     const uint64_t n = row_scores(row) / TASK_KEYS;
-    unsigned shift = 0;
-    while (shift < 2 && n >> shift >= 128) {
+    unsigned shift = row_scores(row) < SHORT_ROW_KEYS ? 0 : 1;
+    while (shift > 0 && shift < 3 && n >> shift >= 128) {
         shift++;
     }
     while (n * row->n_queries >> shift > UINT64_C(1) << 25) {
