@@ -161,23 +161,28 @@ enum {
         .grid = select_grid,                                                                                           \
     }
 
-/* Blocks of attention_exact.cu: 16 or 80 slots of 32 heads, then 32 features of 16 heads or 64 of 32. */
-static dsri_cuda_grid logits_grid(const dsri_attention_plan *p, uint32_t n_slots)
+/* Blocks of attention_exact.cu: 16 or 80 slots of 32 or 64 heads, then 32, 64 or 128 features of 16 or 32 heads. */
+static dsri_cuda_grid logits_grid(const dsri_attention_plan *p, uint32_t n_slots, uint32_t n_heads)
 {
     uint32_t widest = 1;
     for (uint32_t r = 0; r < p->n_rows; r++)
         widest = p->rows[r].width > widest ? p->rows[r].width : widest;
-    return (dsri_cuda_grid){(widest + n_slots - 1) / n_slots, p->n_heads / 32, p->n_queries};
+    return (dsri_cuda_grid){(widest + n_slots - 1) / n_slots, p->n_heads / n_heads, p->n_queries};
 }
 
 static dsri_cuda_grid logits16_grid(const void *plan)
 {
-    return logits_grid(plan, 16);
+    return logits_grid(plan, 16, 32);
 }
 
 static dsri_cuda_grid logits80_grid(const void *plan)
 {
-    return logits_grid(plan, 80);
+    return logits_grid(plan, 80, 32);
+}
+
+static dsri_cuda_grid logits80x64_grid(const void *plan)
+{
+    return logits_grid(plan, 80, 64);
 }
 
 static dsri_cuda_grid values16_grid(const void *plan)
@@ -190,6 +195,12 @@ static dsri_cuda_grid values32_grid(const void *plan)
 {
     const dsri_attention_plan *p = plan;
     return (dsri_cuda_grid){DSRI_HEAD_DIM / 64, p->n_heads / 32, p->n_queries};
+}
+
+static dsri_cuda_grid values32x128_grid(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return (dsri_cuda_grid){DSRI_HEAD_DIM / 128, p->n_heads / 32, p->n_queries};
 }
 
 /* Of attention_row.cu: 8 ranks of 16 or 32 heads, or all ranks of 32 heads in a block. */
@@ -211,23 +222,32 @@ static dsri_cuda_grid rows_attention_grid(const void *plan)
     return (dsri_cuda_grid){1, p->n_heads / 32, p->n_queries};
 }
 
-/* Which is fastest; the bits are the same. */
-static int is_for_small_blocks(const void *plan)
+/* Which is fastest, as measured on an H200; the bits are the same. Of 64 heads: */
+enum { SMALL_EXACT_ROWS = 4, MIDDLE_EXACT_ROWS = 10, ROW16_ROWS = 3, ROW32_ROWS = 22 };
+
+static int is_at_most(const dsri_attention_plan *p, uint32_t n_rows)
 {
-    const dsri_attention_plan *p = plan;
-    return p->n_queries * p->n_heads <= 4 * 64;
+    return p->n_queries * p->n_heads <= 64 * n_rows;
+}
+
+static int is_small_exact(const void *plan)
+{
+    return is_at_most(plan, SMALL_EXACT_ROWS);
+}
+
+static int is_middle_exact(const void *plan)
+{
+    return is_at_most(plan, MIDDLE_EXACT_ROWS);
 }
 
 static int is_for_row16(const void *plan)
 {
-    const dsri_attention_plan *p = plan;
-    return p->n_queries * p->n_heads <= 4 * 64;
+    return is_at_most(plan, ROW16_ROWS);
 }
 
 static int is_for_row32(const void *plan)
 {
-    const dsri_attention_plan *p = plan;
-    return p->n_queries * p->n_heads <= 24 * 64;
+    return is_at_most(plan, ROW32_ROWS);
 }
 
 /* The flags of attention_common.cuh. */
@@ -237,41 +257,30 @@ static uint64_t attention_flag_bytes(const void *plan)
     return (uint64_t)p->n_queries * 1024;
 }
 
-/* Of attention_exact.cu: q as F32 and slots as BF16, padded; two tiles of 64 slots, and statistics. */
-enum {
-    LOGITS_Q_BYTES = 32 * 516 * 4,
-    LOGITS_SLOT_BYTES = 1040 + 16,
-    LOGITS16_SHARED_BYTES = LOGITS_Q_BYTES + 16 * LOGITS_SLOT_BYTES,
-    LOGITS80_SHARED_BYTES = LOGITS_Q_BYTES + 80 * LOGITS_SLOT_BYTES,
-    VALUES16_SHARED_BYTES = 2 * (64 * (16 + 32) + 2 * 16) * 4 + (2 * 16 + 160) * 4 + 16,
-    VALUES32_SHARED_BYTES = 2 * (64 * (32 + 64) + 2 * 32) * 4 + (2 * 32 + 160) * 4 + 16
-};
+/* Of attention_exact.cu: heads of q as F32, and slots as BF16 with where they lie; two tiles of 64 slots, and
+ * statistics. */
+#define LOGITS_BYTES(slots, heads) ((heads)*516 * 4 + (slots) * (1040 + 16))
+#define VALUES_BYTES(heads, features)                                                                                  \
+    (2 * (64 * ((heads) + (features)) + 2 * (heads)) * 4 + (2 * (heads) + 160) * 4 + 16)
 
-#define EXACT_ATTENTION(which)                                                                                         \
-    {.op = which,                                                                                                      \
-     .n_launches = 2,                                                                                                  \
-     .launches = {{.entry = "dsr_attention_logits16_bf16__cuda",                                                       \
-                   .block_x = 128,                                                                                     \
-                   .shared_bytes = LOGITS16_SHARED_BYTES,                                                              \
-                   .grid = logits16_grid},                                                                             \
-                  {.entry = "dsr_attention_values16_bf16__cuda",                                                       \
-                   .block_x = 160,                                                                                     \
-                   .shared_bytes = VALUES16_SHARED_BYTES,                                                              \
-                   .grid = values16_grid}},                                                                            \
-     .zeroed_bytes = attention_flag_bytes,                                                                             \
-     .accepts = is_for_small_blocks},                                                                                  \
+#define EXACT_ATTENTION(which, logits, n_slots, n_logit_heads, values, n_heads, n_features, condition)                 \
     {                                                                                                                  \
         .op = which, .n_launches = 2,                                                                                  \
-        .launches = {{.entry = "dsr_attention_logits80_bf16__cuda",                                                    \
+        .launches = {{.entry = "dsr_attention_" #logits "_bf16__cuda",                                                 \
                       .block_x = 128,                                                                                  \
-                      .shared_bytes = LOGITS80_SHARED_BYTES,                                                           \
-                      .grid = logits80_grid},                                                                          \
-                     {.entry = "dsr_attention_values32_bf16__cuda",                                                    \
+                      .shared_bytes = LOGITS_BYTES(n_slots, n_logit_heads),                                            \
+                      .grid = logits##_grid},                                                                          \
+                     {.entry = "dsr_attention_" #values "_bf16__cuda",                                                 \
                       .block_x = 160,                                                                                  \
-                      .shared_bytes = VALUES32_SHARED_BYTES,                                                           \
-                      .grid = values32_grid}},                                                                         \
-        .zeroed_bytes = attention_flag_bytes                                                                           \
+                      .shared_bytes = VALUES_BYTES(n_heads, n_features),                                               \
+                      .grid = values##_grid}},                                                                         \
+        .zeroed_bytes = attention_flag_bytes, .accepts = condition                                                     \
     }
+
+#define EXACT_ATTENTIONS(which)                                                                                        \
+    EXACT_ATTENTION(which, logits16, 16, 32, values16, 16, 32, is_small_exact),                                        \
+        EXACT_ATTENTION(which, logits80, 80, 32, values32, 32, 64, is_middle_exact),                                   \
+        EXACT_ATTENTION(which, logits80x64, 80, 64, values32x128, 32, 128, NULL)
 
 /* Of attention_row.cu. A group: 16 heads of q, partial logits, statistics; and what a cluster's blocks tell it. */
 enum {
@@ -316,8 +325,8 @@ enum { PROJECTION_SHARED_BYTES = 8 * 8 * 512 * 2 + 8 * 8 * 32 * 4 };
 enum { RMS_NORM_SHARED_BYTES = 16384 * 4 };
 
 static const dsri_cuda_kernel kernels[] = {
-    EXACT_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
-    EXACT_ATTENTION(DSRI_OP_FLASH_ATTENTION),
+    EXACT_ATTENTIONS(DSRI_OP_SPARSE_ATTENTION),
+    EXACT_ATTENTIONS(DSRI_OP_FLASH_ATTENTION),
     ROW_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
     ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     {.op = DSRI_OP_INDEXER,

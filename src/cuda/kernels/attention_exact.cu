@@ -1,30 +1,32 @@
 /* Device-exact attention, both forms, in two launches: logits with one F32 chain each, and largest logits of 16 slots;
  * then softmax weights and weighted sums with one chain per head and feature. Lanes of a warp share heads and differ in
- * slots or features, so that one operand is a broadcast. Each launch comes in two sizes, for few and for many rows: how
+ * slots or features, so that one operand is a broadcast. Each launch comes in three sizes, for few to many rows: how
  * many outputs a thread has changes no bits.
  *
  * A KV row or a query with a value that is not finite needs no look of its own: it gives logits that are not finite. */
 #include "cuda/kernels/attention_common.cuh"
 
-/* ---- logits: a block is 32 heads, a thread 4 heads x SLOTS slots ---- */
+/* ---- logits: a block is 8 HEADS heads x 16 SLOTS slots; warps differ in heads ---- */
 
 enum {
     LOGIT_THREADS = 128,
-    LOGIT_HEADS = 32,
+    LOGIT_WARPS = LOGIT_THREADS / 32,
+    LOGIT_QUARTERS = 4, /* of the features: a quarter is copied while others are multiplied */
+    QUARTER_FEATURES = DSRI_HEAD_DIM / LOGIT_QUARTERS,
     Q_STRIDE = DSRI_HEAD_DIM + 4,      /* floats: heads that a warp reads at once lie in different banks */
     KV_STRIDE = DSRI_HEAD_DIM * 2 + 16 /* bytes: so do slots */
 };
 
-/* A thread's slots are lane % 16 + 16 i of its warp's. SLOTS 5: all warps have the same 80 slots, and 8 heads each. */
-template <int SLOTS> struct logit_shared {
-    float q[LOGIT_HEADS][Q_STRIDE];
+/* A thread has HEADS heads of the 2 HEADS of its warp, and slots lane % 16 + 16 i. */
+template <int HEADS, int SLOTS> struct logit_shared {
+    float q[2 * HEADS * LOGIT_WARPS][Q_STRIDE];
     uint8_t kv[16 * SLOTS * KV_STRIDE];
     dsri_cache_entry rows[16 * SLOTS];
 };
 
 /* The features of one quarter of rows that are not plain copies, a few rows at once. */
-template <int SLOTS, row_form FORM>
-static __device__ __forceinline__ void decode_quarter(uint32_t quarter, logit_shared<SLOTS> &shared)
+template <row_form FORM, int HEADS, int SLOTS>
+static __device__ __forceinline__ void decode_quarter(uint32_t quarter, logit_shared<HEADS, SLOTS> &shared)
 {
     const uint32_t piece = quarter * 16 + threadIdx.x % 16;
 #pragma unroll 1
@@ -35,14 +37,15 @@ static __device__ __forceinline__ void decode_quarter(uint32_t quarter, logit_sh
             loaded[i] = load_piece<FORM>(shared.rows[threadIdx.x / 16 + 8 * (first + i)], piece * 8);
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++)
-            decode_to<FORM>(shared.kv + (threadIdx.x / 16 + 8 * (first + i)) * KV_STRIDE + piece * 16, loaded[i], piece);
+            decode_to<FORM>(shared.kv + (threadIdx.x / 16 + 8 * (first + i)) * KV_STRIDE + piece * 16, loaded[i],
+                            piece);
     }
 }
 
 /* Starts the copies of the features of one quarter. */
-template <int SLOTS>
+template <int HEADS, int SLOTS>
 static __device__ __forceinline__ void bring_quarter(const attention_query &at, uint32_t quarter,
-                                                     logit_shared<SLOTS> &shared)
+                                                     logit_shared<HEADS, SLOTS> &shared)
 {
     const uint32_t piece = quarter * 16 + threadIdx.x % 16;
     if (at.form == ROW_WORDS) {
@@ -54,36 +57,53 @@ static __device__ __forceinline__ void bring_quarter(const attention_query &at, 
                           row ? 16 : 0);
         }
     } else if (at.form == ROW_FP8) {
-        decode_quarter<SLOTS, ROW_FP8>(quarter, shared);
+        decode_quarter<ROW_FP8>(quarter, shared);
     } else {
-        decode_quarter<SLOTS, ROW_HALVES>(quarter, shared);
+        decode_quarter<ROW_HALVES>(quarter, shared);
     }
-    copy_async_commit();
 }
 
-static __device__ __forceinline__ uint4 load_q(const uint16_t *q, uint32_t first)
-{
-    return is_word_aligned(q, 0) ? load_8<true>(q, first) : load_8<false>(q, first);
-}
+/* A thread's share of a quarter of the block's heads: from memory, and as F32 to shared memory. */
+template <int HEADS> struct query_quarter {
+    uint4 pieces[HEADS];
 
-/* 4 heads x SLOTS slots over the 128 features of one quarter. */
-template <int SLOTS>
-static __device__ __forceinline__ void multiply_quarter(const logit_shared<SLOTS> &shared, uint32_t quarter,
-                                                        uint32_t head, float acc[4][SLOTS])
+    __device__ __forceinline__ void load(const uint16_t *q, uint32_t quarter)
+    {
+        const uint16_t *from = q + threadIdx.x / 16 * DSRI_HEAD_DIM + quarter * QUARTER_FEATURES + threadIdx.x % 16 * 8;
+        const bool is_aligned = is_word_aligned(q, 0);
+#pragma unroll
+        for (int i = 0; i < HEADS; i++)
+            pieces[i] =
+                is_aligned ? load_8<true>(from, 8 * i * DSRI_HEAD_DIM) : load_8<false>(from, 8 * i * DSRI_HEAD_DIM);
+    }
+
+    template <int SLOTS>
+    __device__ __forceinline__ void store(uint32_t quarter, logit_shared<HEADS, SLOTS> &shared) const
+    {
+#pragma unroll
+        for (int i = 0; i < HEADS; i++)
+            widen_8(pieces[i], &shared.q[threadIdx.x / 16 + 8 * i][quarter * QUARTER_FEATURES + threadIdx.x % 16 * 8]);
+    }
+};
+
+/* The products of one quarter's features; `head` is the thread's first. */
+template <int HEADS, int SLOTS>
+static __device__ __forceinline__ void multiply_quarter(const logit_shared<HEADS, SLOTS> &shared, uint32_t quarter,
+                                                        uint32_t head, float acc[HEADS][SLOTS])
 {
-    const float *q = &shared.q[head][quarter * 128];
-    const uint8_t *kv = shared.kv + threadIdx.x % 16 * KV_STRIDE + quarter * 256;
+    const float *q = &shared.q[head][quarter * QUARTER_FEATURES];
+    const uint8_t *kv = shared.kv + threadIdx.x % 16 * KV_STRIDE + quarter * QUARTER_FEATURES * 2;
 #pragma unroll(SLOTS == 1 ? 4 : 2)
-    for (uint32_t k = 0; k < 128; k += 8) {
+    for (uint32_t k = 0; k < QUARTER_FEATURES; k += 8) {
         uint4 rows[SLOTS];
 #pragma unroll
         for (int s = 0; s < SLOTS; s++)
             rows[s] = *reinterpret_cast<const uint4 *>(kv + 16 * s * KV_STRIDE + k * 2);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float4 heads[4];
+            float4 heads[HEADS];
 #pragma unroll
-            for (int h = 0; h < 4; h++)
+            for (int h = 0; h < HEADS; h++)
                 heads[h] = *reinterpret_cast<const float4 *>(q + h * Q_STRIDE + k + 4 * half);
 #pragma unroll
             for (int j = 0; j < 4; j++)
@@ -92,7 +112,7 @@ static __device__ __forceinline__ void multiply_quarter(const logit_shared<SLOTS
                     const uint32_t pair = half ? (j / 2 ? rows[s].w : rows[s].z) : (j / 2 ? rows[s].y : rows[s].x);
                     const float v = __uint_as_float(j % 2 ? pair & 0xffff0000u : pair << 16);
 #pragma unroll
-                    for (int h = 0; h < 4; h++) {
+                    for (int h = 0; h < HEADS; h++) {
                         const float w = j == 0 ? heads[h].x : j == 1 ? heads[h].y : j == 2 ? heads[h].z : heads[h].w;
                         acc[h][s] = __fmaf_rn(w, v, acc[h][s]);
                     }
@@ -101,37 +121,70 @@ static __device__ __forceinline__ void multiply_quarter(const logit_shared<SLOTS
     }
 }
 
-/* Scaled logits of a thread's slot, and the largest of 16 slots. */
+/* Scales and writes the logits; what is left in acc counts for the largest: -infinity where nothing is selected. */
+template <int HEADS, int SLOTS>
 static __device__ __forceinline__ void write_logits(const dsri_attention_plan &plan, const attention_query &at,
-                                                    uint32_t slot, bool is_selected, uint32_t head, const float acc[4])
+                                                    uint32_t first_slot, uint32_t head,
+                                                    const logit_shared<HEADS, SLOTS> &shared, float acc[HEADS][SLOTS])
 {
-    float logits[4], max[4];
+    bool is_bad[HEADS] = {};
 #pragma unroll
-    for (int h = 0; h < 4; h++) {
-        logits[h] = __fmul_rn(acc[h], plan.scale);
-        if (is_selected && !f32_is_finite(logits[h]))
-            at.flags->is_bad_head[head + h] = 1;
-        max[h] = is_selected ? logits[h] : __uint_as_float(0xff800000u);
+    for (int s = 0; s < SLOTS; s++) {
+        const uint32_t i = threadIdx.x % 16 + 16 * s;
+        const bool is_selected = shared.rows[i].values != nullptr;
+        float *logits = at.logits + (uint64_t)(first_slot + i) * plan.n_heads + head;
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            acc[h][s] = __fmul_rn(acc[h][s], plan.scale);
+            is_bad[h] = is_bad[h] || (is_selected && !f32_is_finite(acc[h][s]));
+        }
+        if (first_slot + i < at.width)
+#pragma unroll
+            for (int h = 0; h < HEADS; h += 4)
+                *reinterpret_cast<float4 *>(logits + h) =
+                    make_float4(acc[h][s], acc[h + 1][s], acc[h + 2][s], acc[h + 3][s]);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            acc[h][s] = is_selected ? acc[h][s] : __uint_as_float(0xff800000u);
     }
-    if (slot < at.width)
-        *reinterpret_cast<float4 *>(at.logits + (uint64_t)slot * plan.n_heads + head) =
-            make_float4(logits[0], logits[1], logits[2], logits[3]);
 #pragma unroll
-    for (int h = 0; h < 4; h++)
-#pragma unroll
-        for (int s = 1; s < 16; s *= 2)
-            max[h] = fmaxf(max[h], __shfl_xor_sync(0xffffffffu, max[h], s));
-    if (threadIdx.x % 16 == 0 && slot < at.width)
-        *reinterpret_cast<float4 *>(at.slot_max + (uint64_t)(slot / 16) * plan.n_heads + head) =
-            make_float4(max[0], max[1], max[2], max[3]);
+    for (int h = 0; h < HEADS; h++)
+        if (is_bad[h])
+            at.flags->is_bad_head[head + h] = 1;
 }
 
-template <int SLOTS>
-static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan &plan, uint8_t *zeroed,
-                                                       logit_shared<SLOTS> &shared)
+/* The largest logits of 16 slots. */
+template <int HEADS, int SLOTS>
+static __device__ __forceinline__ void write_slot_max(const dsri_attention_plan &plan, const attention_query &at,
+                                                      uint32_t first_slot, uint32_t head, float acc[HEADS][SLOTS])
 {
+#pragma unroll
+    for (int lanes = 1; lanes < 16; lanes *= 2)
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++)
+#pragma unroll
+            for (int h = 0; h < HEADS; h++)
+                acc[h][s] = fmaxf(acc[h][s], __shfl_xor_sync(0xffffffffu, acc[h][s], lanes));
+    if (threadIdx.x % 16 != 0)
+        return;
+#pragma unroll
+    for (int s = 0; s < SLOTS; s++)
+        if (first_slot + 16 * s < at.width)
+#pragma unroll
+            for (int h = 0; h < HEADS; h += 4)
+                *reinterpret_cast<float4 *>(at.slot_max + (uint64_t)(first_slot / 16 + s) * plan.n_heads + head + h) =
+                    make_float4(acc[h][s], acc[h + 1][s], acc[h + 2][s], acc[h + 3][s]);
+}
+
+extern __shared__ uint4 shared_memory[];
+
+template <int HEADS, int SLOTS>
+static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan &plan, uint8_t *zeroed)
+{
+    auto &shared = *reinterpret_cast<logit_shared<HEADS, SLOTS> *>(shared_memory);
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    const uint32_t t = threadIdx.x, first_slot = blockIdx.x * 16 * SLOTS, first_head = blockIdx.y * LOGIT_HEADS;
+    const uint32_t t = threadIdx.x, lane = t % 32, head = (t / 32 * 2 + lane / 16) * HEADS;
+    const uint32_t first_slot = blockIdx.x * 16 * SLOTS, first_head = blockIdx.y * 2 * HEADS * LOGIT_WARPS;
     if (first_slot >= at.width)
         return;
     if (t < 16 * SLOTS) {
@@ -144,57 +197,49 @@ static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan
         if (blockIdx.y == 0 && slot < at.width)
             at.rows[slot] = row;
     }
-    const uint16_t *q = at.q + (uint64_t)(first_head + t / 16) * DSRI_HEAD_DIM + t % 16 * 8;
-    uint4 queries[4][4]; /* [quarter][8 heads] */
-#pragma unroll
-    for (int quarter = 0; quarter < 4; quarter++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            queries[quarter][i] = load_q(q, quarter * 128 + i * 8 * DSRI_HEAD_DIM);
+    const uint16_t *q = at.q + (uint64_t)first_head * DSRI_HEAD_DIM;
+    query_quarter<HEADS> queries;
+    queries.load(q, 0);
     __syncthreads();
+    bring_quarter(at, 0, shared);
+    copy_async_commit();
+    bring_quarter(at, 1, shared);
+    copy_async_commit();
+    queries.store(0, shared);
+    float acc[HEADS][SLOTS] = {};
 #pragma unroll 1
-    for (int quarter = 0; quarter < 4; quarter++)
-        bring_quarter(at, quarter, shared);
-#pragma unroll
-    for (int quarter = 0; quarter < 4; quarter++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            widen_8(queries[quarter][i], &shared.q[t / 16 + 8 * i][quarter * 128 + t % 16 * 8]);
-    const uint32_t lane = t % 32, head = t / 32 * 8 + lane / 16 * 4;
-    float acc[4][SLOTS] = {};
-#pragma unroll 1
-    for (int quarter = 0; quarter < 4; quarter++) {
-        if (quarter == 0)
-            copy_async_wait<3>();
-        else if (quarter == 1)
-            copy_async_wait<2>();
-        else if (quarter == 2)
-            copy_async_wait<1>();
-        else
-            copy_async_wait<0>();
+    for (uint32_t quarter = 0; quarter < LOGIT_QUARTERS; quarter++) {
+        if (quarter + 1 < LOGIT_QUARTERS)
+            queries.load(q, quarter + 1);
+        copy_async_wait<1>();
         __syncthreads();
-        multiply_quarter<SLOTS>(shared, quarter, head, acc);
+        if (quarter + 2 < LOGIT_QUARTERS)
+            bring_quarter(at, quarter + 2, shared);
+        copy_async_commit();
+        multiply_quarter<HEADS, SLOTS>(shared, quarter, head, acc);
+        if (quarter + 1 < LOGIT_QUARTERS)
+            queries.store(quarter + 1, shared);
     }
-#pragma unroll
-    for (int s = 0; s < SLOTS; s++) {
-        const uint32_t slot = lane % 16 + 16 * s;
-        const float logits[4] = {acc[0][s], acc[1][s], acc[2][s], acc[3][s]};
-        write_logits(plan, at, first_slot + slot, shared.rows[slot].values != nullptr, first_head + head, logits);
-    }
+    write_logits<HEADS, SLOTS>(plan, at, first_slot, first_head + head, shared, acc);
+    write_slot_max<HEADS, SLOTS>(plan, at, first_slot, first_head + head, acc);
 }
-
-extern __shared__ uint4 shared_memory[];
 
 extern "C" __global__ void __launch_bounds__(LOGIT_THREADS)
     dsr_attention_logits16_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_logits<1>(plan, zeroed, *reinterpret_cast<logit_shared<1> *>(shared_memory));
+    block_of_logits<4, 1>(plan, zeroed);
 }
 
 extern "C" __global__ void __launch_bounds__(LOGIT_THREADS)
     dsr_attention_logits80_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_logits<5>(plan, zeroed, *reinterpret_cast<logit_shared<5> *>(shared_memory));
+    block_of_logits<4, 5>(plan, zeroed);
+}
+
+extern "C" __global__ void __launch_bounds__(LOGIT_THREADS)
+    dsr_attention_logits80x64_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_logits<8, 5>(plan, zeroed);
 }
 
 /* ---- values: four warps of HEADS heads x FEATURES features a thread, and one warp for denominators ---- */
@@ -224,15 +269,14 @@ template <int HEADS, int FEATURES> struct value_block {
         float max[N_HEADS]; /* over all slots and the sink */
         float denominators[N_HEADS];
         float partial_max[VALUE_THREADS / N_HEADS][N_HEADS];
-        int is_last;
     };
 
-    /* What a thread of the four warps has on the way for a tile. */
+    /* What a thread of the four warps has on the way for a tile, as it comes from memory. */
     struct tile {
-        float4 logits[N_LOGITS];
+        const uint8_t *row;      /* of slot t / 2, null where it selects nothing */
+        float4 logits[N_LOGITS]; /* of that slot */
         uint4 rows[N_PIECES];
-        float max[4];     /* chunked: of the tile's 16 slots each, for head threadIdx.x */
-        bool is_selected; /* slot t / 2 */
+        float max[4]; /* chunked: of the tile's 16 slots each, for head threadIdx.x */
     };
 };
 
@@ -291,7 +335,8 @@ static __device__ __forceinline__ uint4 load_values(row_form form, const dsri_ca
 {
     const uint32_t zeros = 0x80008000u, codes = 0x80808080u;
     if (!row.values)
-        return form == ROW_FP8 && f < ROW_CODES ? make_uint4(codes, codes, 0, 0) : make_uint4(zeros, zeros, zeros, zeros);
+        return form == ROW_FP8 && f < ROW_CODES ? make_uint4(codes, codes, 0, 0)
+                                                : make_uint4(zeros, zeros, zeros, zeros);
     return form == ROW_WORDS ? load_piece<ROW_WORDS>(row, f)
            : form == ROW_FP8 ? load_piece<ROW_FP8>(row, f)
                              : load_piece<ROW_HALVES>(row, f);
@@ -305,12 +350,12 @@ static __device__ __forceinline__ void load_tile(const attention_query &at, cons
 {
     typedef value_block<HEADS, FEATURES> block;
     const uint32_t t = threadIdx.x, slot = first_slot + t / 2;
-    tile.is_selected = row_of_slot(at, slot).values != nullptr;
+    tile.row = row_of_slot(at, slot).values;
     const float4 *logits = reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * place.n_heads +
                                                             place.first_head + t % 2 * (block::N_HEADS / 2));
 #pragma unroll
     for (int i = 0; i < block::N_LOGITS; i++)
-        tile.logits[i] = tile.is_selected ? logits[i] : make_float4(0, 0, 0, 0);
+        tile.logits[i] = slot < at.width ? logits[i] : make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int j = 0; j < block::N_PIECES; j++)
         tile.rows[j] = load_values(at.form, rows[j], place.first_feature + t % block::ROW_PARTS * 8);
@@ -346,7 +391,7 @@ static __device__ __forceinline__ void store_tile(row_form form, const value_pla
     for (int i = 0; i < block::N_LOGITS; i++) {
         const float4 max = *reinterpret_cast<const float4 *>(&buffer.max[h + 4 * i]), l = tile.logits[i];
         float4 w = make_float4(0, 0, 0, 0);
-        if (tile.is_selected) {
+        if (tile.row != nullptr) {
             w.x = softmax_exp(__fadd_rn(l.x, -max.x));
             w.y = softmax_exp(__fadd_rn(l.y, -max.y));
             w.z = softmax_exp(__fadd_rn(l.z, -max.z));
@@ -368,13 +413,20 @@ template <int HEADS, int FEATURES>
 static __device__ __forceinline__ void add_slots(const typename value_block<HEADS, FEATURES>::buffer &buffer,
                                                  uint32_t h, uint32_t f, float acc[HEADS][FEATURES])
 {
-#pragma unroll 8
+    enum { UNROLL = HEADS * FEATURES <= 4 ? 32 : HEADS * FEATURES <= 16 ? 16 : 8 };
+#pragma unroll(UNROLL)
     for (int slot = 0; slot < SLOTS; slot++) {
         float v[FEATURES];
         if constexpr (FEATURES == 2) {
             const float2 pair = *reinterpret_cast<const float2 *>(&buffer.rows[slot][f]);
             v[0] = pair.x;
             v[1] = pair.y;
+        } else if constexpr (FEATURES == 4) {
+            const float4 four = *reinterpret_cast<const float4 *>(&buffer.rows[slot][f]);
+            v[0] = four.x;
+            v[1] = four.y;
+            v[2] = four.z;
+            v[3] = four.w;
         } else {
             v[0] = buffer.rows[slot][f];
         }
@@ -428,20 +480,45 @@ static __device__ __forceinline__ float add_weights(const typename value_block<H
     return !chunked ? sum : factor < 0 ? denominator : __fmaf_rn(factor, sum, denominator);
 }
 
-/* The last block of a query to get here clears its flags for the next command. */
-static __device__ __forceinline__ void release_flags(const attention_query &at, uint32_t n_heads, int *is_last)
+/* For one warp of a block: whether flags make the lane's head zero. The last block of a query to ask clears its flags
+ * for the next command. */
+static __device__ __forceinline__ bool take_flags(const attention_query &at, uint32_t n_heads, uint32_t head)
 {
-    __syncthreads();
-    if (threadIdx.x == 0)
-        *is_last = atomicAdd(&at.flags->n_done, 1u) == gridDim.x * gridDim.y - 1;
-    __syncthreads();
-    if (!*is_last)
-        return;
-    for (uint32_t h = threadIdx.x; h < n_heads; h += VALUE_THREADS)
-        at.flags->is_bad_head[h] = 0;
-    if (threadIdx.x == 0) {
-        at.flags->is_bad = 0;
-        at.flags->n_done = 0;
+    const uint32_t lane = threadIdx.x % 32;
+    const bool is_zero = (at.flags->is_bad | at.flags->is_bad_head[head]) != 0;
+    const uint32_t zeros = __ballot_sync(0xffffffffu, is_zero); /* all lanes have read */
+    uint32_t n_done = 0;
+    __threadfence();
+    if (lane == 0)
+        n_done = atomicAdd(&at.flags->n_done, 1u);
+    n_done = __shfl_sync(0xffffffffu, n_done, 0);
+    if (n_done == gridDim.x * gridDim.y - 1) {
+        for (uint32_t h = lane; h < n_heads; h += 32)
+            at.flags->is_bad_head[h] = 0;
+        if (lane == 0) {
+            at.flags->is_bad = 0;
+            at.flags->n_done = 0;
+        }
+    }
+    return zeros >> lane & 1;
+}
+
+/* N consecutive outputs of a head. A NaN denominator makes zeros. */
+template <int N>
+static __device__ __forceinline__ void write_values(uint16_t *to, const float numerators[N], float denominator)
+{
+    uint16_t values[N];
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        values[j] = f32_to_finite_bf16(__fdiv_rn(numerators[j], denominator));
+    if (N > 1 && (uintptr_t)to % 4 == 0) {
+#pragma unroll
+        for (int j = 0; j + 1 < N; j += 2)
+            *reinterpret_cast<uint32_t *>(to + j) = values[j] | (uint32_t)values[j + 1] << 16;
+    } else {
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            to[j] = values[j];
     }
 }
 
@@ -457,6 +534,7 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
     const bool is_denominator_warp = warp == VALUE_WARPS, chunked = plan.chunked != 0;
     const uint32_t h = is_denominator_warp ? lane % block::N_HEADS : warp * HEADS, f = lane * FEATURES;
     float numerators[HEADS][FEATURES] = {}, denominator = 0.0f;
+    bool is_zero = false;
     dsri_cache_entry rows[block::N_PIECES];
     typename block::tile tile;
 
@@ -464,6 +542,9 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
         load_rows<HEADS, FEATURES>(at, 0, rows);
         load_tile<HEADS, FEATURES>(at, place, 0, chunked, rows, tile);
         load_rows<HEADS, FEATURES>(at, SLOTS, rows);
+    } else {
+        const uint32_t head = place.first_head + h;
+        is_zero = take_flags(at, plan.n_heads, head) || !f32_is_finite(plan.sinks[head]);
     }
     find_max<HEADS, FEATURES>(at, plan, place.first_head, shared);
     if (is_denominator_warp)
@@ -496,17 +577,15 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
             add_values<HEADS, FEATURES>(buffer, h, f, chunked, numerators);
     }
     if (is_denominator_warp && lane < block::N_HEADS)
-        shared.denominators[h] = denominator;
+        shared.denominators[h] = is_zero ? __uint_as_float(0x7fc00000u) : denominator;
     __syncthreads();
-    if (!is_denominator_warp)
-        for (int i = 0; i < HEADS; i++) {
-            const uint32_t head = place.first_head + h + i;
-            const bool is_zero = at.flags->is_bad || at.flags->is_bad_head[head] || !f32_is_finite(plan.sinks[head]);
-            uint16_t *output = at.output + (uint64_t)head * DSRI_HEAD_DIM + place.first_feature + f;
-            for (int j = 0; j < FEATURES; j++)
-                output[j] = is_zero ? 0 : f32_to_finite_bf16(__fdiv_rn(numerators[i][j], shared.denominators[h + i]));
-        }
-    release_flags(at, plan.n_heads, &shared.is_last);
+    if (is_denominator_warp)
+        return;
+#pragma unroll
+    for (int i = 0; i < HEADS; i++)
+        write_values<FEATURES>(at.output + (uint64_t)(place.first_head + h + i) * DSRI_HEAD_DIM + place.first_feature +
+                                   f,
+                               numerators[i], shared.denominators[h + i]);
 }
 
 extern "C" __global__ void __launch_bounds__(VALUE_THREADS)
@@ -515,8 +594,14 @@ extern "C" __global__ void __launch_bounds__(VALUE_THREADS)
     block_of_values<4, 1>(plan, zeroed);
 }
 
-extern "C" __global__ void __launch_bounds__(VALUE_THREADS)
+extern "C" __global__ void __launch_bounds__(VALUE_THREADS, 3)
     dsr_attention_values32_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
     block_of_values<8, 2>(plan, zeroed);
+}
+
+extern "C" __global__ void __launch_bounds__(VALUE_THREADS, 2)
+    dsr_attention_values32x128_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_values<8, 4>(plan, zeroed);
 }

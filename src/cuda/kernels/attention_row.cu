@@ -5,7 +5,8 @@
  * forms of attention come out alike.
  *
  * Within a block 8 warps (a group) take 16 heads. Logits: a warp takes a quarter of the features and half of a tile's
- * slots. Values: a warp takes 64 features. All warps bring rows.
+ * slots. Values: a warp takes 64 features. Two warps of a group add the quarters up and make weights; the other six
+ * bring the rows of the next tile meanwhile.
  *
  * A KV row or a query with a value that is not finite needs no look of its own: it gives logits that are not finite. */
 #include "cuda/kernels/attention_common.cuh"
@@ -27,7 +28,7 @@ enum {
 struct att_group {
     uint8_t q[GROUP_HEADS * ROW_BYTES]; /* pieces as piece_of_row() says */
     union {
-        float4 partial[3][2][5][32]; /* logits of the later feature quarters: [quarter - 1][slot half][8 slots][lane] */
+        float4 partial[3][2][5][32]; /* logits of the other feature quarters: [part - 1][slot half][8 slots][lane] */
         uint8_t p[GROUP_HEADS * P_STRIDE]; /* BF16 weights [heads][slots] */
     };
     float tile_max[2][GROUP_HEADS]; /* of the halves of a tile */
@@ -40,7 +41,7 @@ struct att_group {
 template <int GROUPS, int TILES> struct att_shared {
     uint8_t kv[TILES][TILE_SLOTS * ROW_BYTES]; /* pieces as piece_of_row() says */
     att_group groups[GROUPS];
-    uint64_t is_full[TILES], is_empty[TILES];
+    uint64_t q_is_here, is_full[TILES], is_empty[TILES];
     uint8_t is_selected[TILES][TILE_SLOTS];
     uint32_t is_bad;
 };
@@ -65,6 +66,28 @@ static __device__ __forceinline__ slot_range slots_of_rank(uint32_t width, uint3
 static __device__ __forceinline__ float exp_approximate(float x)
 {
     return exp2_approximate(x * 1.4426950408889634f);
+}
+
+/* ---- who does what ---- */
+
+enum { GROUP_LOADERS = 6 };
+
+struct att_warp {
+    uint32_t group, feature_quarter, slot_half; /* of the logits */
+    uint32_t feature_eighth;                    /* of the values */
+    uint32_t
+        part; /* of its slots: 0 makes weights, 1 has the other quarter of its half of the features, 2 and 3 the rest */
+    uint32_t loader; /* of the block's, for parts 1 to 3 */
+};
+
+/* The warps that make weights share no partition of the multiprocessor. */
+static __device__ __forceinline__ att_warp find_warp()
+{
+    const uint32_t w = threadIdx.x / 32 % GROUP_WARPS, group = threadIdx.x / GROUP_THREADS;
+    att_warp warp = {group, w % 4, w / 4, w, 0, 0};
+    warp.part = warp.feature_quarter ^ (2 * group + warp.slot_half) % 4;
+    warp.loader = group * GROUP_LOADERS + warp.slot_half * 3 + warp.part - 1;
+    return warp;
 }
 
 /* ---- bringing rows ---- */
@@ -94,27 +117,28 @@ static __device__ __forceinline__ const uint8_t *of_lane(const uint8_t *p, uint3
         (uintptr_t)__shfl_sync(0xffffffffu, (unsigned long long)(uintptr_t)p, (int)lane));
 }
 
-/* A warp's share of a tile: slots warp + i * N_WARPS; lane i knows the index of the i-th. */
+/* A loader's share of a tile: slots loader + i * N_LOADERS below TILE_SLOTS; lane i knows the index of the i-th. */
 template <int GROUPS> struct tile_share {
-    enum { N_WARPS = GROUPS * GROUP_WARPS, N_SLOTS = TILE_SLOTS / N_WARPS };
+    enum { N_LOADERS = GROUPS * GROUP_LOADERS, N_SLOTS = (TILE_SLOTS + N_LOADERS - 1) / N_LOADERS };
 
-    static __device__ __forceinline__ uint32_t slot(uint32_t i)
+    static __device__ __forceinline__ uint32_t slot(const att_warp &warp, uint32_t i)
     {
-        return threadIdx.x / 32 + i * N_WARPS;
+        return warp.loader + i * N_LOADERS;
     }
-    static __device__ __forceinline__ int32_t load_index(const attention_query &at, slot_range range)
+    static __device__ __forceinline__ int32_t load_index(const attention_query &at, const att_warp &warp,
+                                                         slot_range range)
     {
-        const uint32_t lane = threadIdx.x % 32, from = range.first + slot(lane);
-        return lane < N_SLOTS && from < range.end ? at.indices[from] : -1;
+        const uint32_t i = slot(warp, threadIdx.x % 32);
+        return i < TILE_SLOTS && range.first + i < range.end ? at.indices[range.first + i] : -1;
     }
 };
 
-/* A warp's share of rows that are not plain copies, a few rows at once; lane i knows where the i-th lies. */
+/* A loader's share of rows that are not plain copies, a few rows at once; lane i knows where the i-th lies. */
 template <int GROUPS, row_form FORM>
-static __device__ __forceinline__ void decode_rows(const dsri_cache_entry &own, uint8_t *kv)
+static __device__ __forceinline__ void decode_rows(const att_warp &warp, const dsri_cache_entry &own, uint8_t *kv)
 {
     typedef tile_share<GROUPS> share;
-    enum { AT_ONCE = 5 };
+    enum { AT_ONCE = 3 };
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll 1
     for (uint32_t first = 0; first < share::N_SLOTS; first += AT_ONCE) {
@@ -129,67 +153,84 @@ static __device__ __forceinline__ void decode_rows(const dsri_cache_entry &own, 
         }
 #pragma unroll
         for (uint32_t i = 0; i < AT_ONCE; i++) {
-            const uint32_t slot = share::slot(first + i);
-            decode_to<FORM>(kv + slot * ROW_BYTES + piece_of_row(lane, slot), loaded[i][0], lane);
-            decode_to<FORM>(kv + slot * ROW_BYTES + piece_of_row(lane + 32, slot), loaded[i][1], lane + 32);
+            const uint32_t slot = share::slot(warp, first + i);
+            if (slot < TILE_SLOTS) {
+                decode_to<FORM>(kv + slot * ROW_BYTES + piece_of_row(lane, slot), loaded[i][0], lane);
+                decode_to<FORM>(kv + slot * ROW_BYTES + piece_of_row(lane + 32, slot), loaded[i][1], lane + 32);
+            }
         }
     }
 }
 
-/* Starts the copies of this warp's share of a tile; rows of slots that select nothing become zeros. */
+/* Arrives at a barrier when this thread's copies are there, and once for the warp with what it stored without a copy.
+ */
+static __device__ __forceinline__ void arrive_with_copies(uint64_t *barrier)
+{
+    copy_async_arrive(barrier);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        shared_barrier_arrive(barrier);
+}
+
+/* Starts the copies of a loader's share of a tile; rows of slots that select nothing become zeros. */
 template <int GROUPS, int TILES>
-static __device__ __forceinline__ void bring_tile(const attention_query &at, int32_t index, uint32_t tile,
-                                                  att_shared<GROUPS, TILES> &shared)
+static __device__ __forceinline__ void bring_tile(const attention_query &at, const att_warp &warp, int32_t index,
+                                                  uint32_t tile, att_shared<GROUPS, TILES> &shared)
 {
     typedef tile_share<GROUPS> share;
-    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t own_slot = share::slot(warp, threadIdx.x % 32);
     const dsri_cache_entry own = find_row(at, index);
     if (!own.values && index != -1)
         shared.is_bad = 1;
-    if (lane < share::N_SLOTS)
-        shared.is_selected[tile][share::slot(lane)] = own.values != nullptr;
+    if (own_slot < TILE_SLOTS)
+        shared.is_selected[tile][own_slot] = own.values != nullptr;
     if (at.form == ROW_WORDS) {
 #pragma unroll
         for (uint32_t i = 0; i < share::N_SLOTS; i++) {
             const uint8_t *row = of_lane(own.values, i);
-            bring_row(shared.kv[tile] + share::slot(i) * ROW_BYTES, row ? row : at.cache->pages, row != nullptr,
-                      share::slot(i));
+            const uint32_t slot = share::slot(warp, i);
+            if (slot < TILE_SLOTS)
+                bring_row(shared.kv[tile] + slot * ROW_BYTES, row ? row : at.cache->pages, row != nullptr, slot);
         }
     } else if (at.form == ROW_FP8) {
-        decode_rows<GROUPS, ROW_FP8>(own, shared.kv[tile]);
+        decode_rows<GROUPS, ROW_FP8>(warp, own, shared.kv[tile]);
     } else {
-        decode_rows<GROUPS, ROW_HALVES>(own, shared.kv[tile]);
+        decode_rows<GROUPS, ROW_HALVES>(warp, own, shared.kv[tile]);
     }
-    copy_async_arrive(&shared.is_full[tile]);
-    __syncwarp();
-    if (lane == 0)
-        shared_barrier_arrive(&shared.is_full[tile]); /* for what was stored without a copy */
+    arrive_with_copies(&shared.is_full[tile]);
 }
 
+/* Half of a group's queries. */
 template <int GROUPS, int TILES>
 static __device__ __forceinline__ void bring_queries(const attention_query &at, uint32_t first_head,
-                                                     att_shared<GROUPS, TILES> &shared)
+                                                     const att_warp &warp, att_shared<GROUPS, TILES> &shared)
 {
-    const uint32_t w = threadIdx.x / 32;
     const uint16_t *q = at.q + (uint64_t)first_head * DSRI_HEAD_DIM;
+    const bool is_aligned = is_word_aligned(q, 0);
 #pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t head = w + i * GROUPS * GROUP_WARPS;
-        uint8_t *to = shared.groups[head / GROUP_HEADS].q + head % GROUP_HEADS * ROW_BYTES;
-        if (is_word_aligned(q, 0))
+    for (uint32_t i = 0; i < GROUP_HEADS / 2; i++) {
+        const uint32_t head = warp.slot_half * (GROUP_HEADS / 2) + i;
+        uint8_t *to = shared.groups[warp.group].q + head * ROW_BYTES;
+        if (is_aligned)
             bring_row(to, q + head * DSRI_HEAD_DIM, true, head);
         else
             bring_odd_row(to, q + head * DSRI_HEAD_DIM, head);
     }
+    arrive_with_copies(&shared.q_is_here);
+}
+
+/* A group's queries and the block's first tile. */
+template <int GROUPS, int TILES>
+static __device__ __forceinline__ void bring_first(const attention_query &at, uint32_t first_head, const att_warp &warp,
+                                                   slot_range range, int32_t index, att_shared<GROUPS, TILES> &shared)
+{
+    if (warp.part == 0)
+        bring_queries(at, first_head, warp, shared);
+    else if (range.first < range.end)
+        bring_tile(at, warp, index, 0, shared);
 }
 
 /* ---- the work of a group on a tile ---- */
-
-/* Where a warp works. */
-struct att_warp {
-    uint32_t group, feature_quarter, slot_half; /* of the logits */
-    uint32_t feature_eighth;                    /* of the values */
-};
 
 static __device__ __forceinline__ void group_barrier(const att_warp &warp)
 {
@@ -223,7 +264,8 @@ static __device__ __forceinline__ void quarter_logits(const uint8_t *q, const ui
     }
 }
 
-/* Adds the other quarters to those of the warp of the first, scales and masks; max over the half's slots. */
+/* Adds the other quarters to a warp's own, scales and masks; max over the half's slots. Quarters 0 and 1, and 2 and 3,
+ * are added first, whichever of them is the warp's. */
 static __device__ __forceinline__ void whole_logits(float scale, const uint8_t *is_selected, const att_warp &warp,
                                                     att_group &group, float logits[5][4])
 {
@@ -247,9 +289,12 @@ static __device__ __forceinline__ void whole_logits(float scale, const uint8_t *
         }
     }
 #pragma unroll
+    for (int lanes = 1; lanes < 4; lanes *= 2) {
+        max[0] = fmaxf(max[0], __shfl_xor_sync(0xffffffffu, max[0], lanes));
+        max[1] = fmaxf(max[1], __shfl_xor_sync(0xffffffffu, max[1], lanes));
+    }
+#pragma unroll
     for (int r = 0; r < 2; r++) {
-        max[r] = fmaxf(max[r], __shfl_xor_sync(0xffffffffu, max[r], 1));
-        max[r] = fmaxf(max[r], __shfl_xor_sync(0xffffffffu, max[r], 2));
         if (t == 0)
             group.tile_max[warp.slot_half][head + 8 * r] = max[r];
         if (is_bad[r])
@@ -359,35 +404,34 @@ static __device__ __forceinline__ void attend_rank(const attention_query &at, fl
         const uint8_t *kv = shared.kv[tile];
         const slot_range next = next_tile(at, range, rank, end_rank);
         const bool has_next = next.first < next.end;
-        const int32_t next_index = has_next ? tile_share<GROUPS>::load_index(at, next) : -1;
+        const int32_t next_index = has_next && warp.part != 0 ? tile_share<GROUPS>::load_index(at, warp, next) : -1;
         float logits[5][4];
         shared_barrier_wait(&shared.is_full[tile], n_tiles / TILES & 1);
         quarter_logits(group.q, kv, warp, logits);
         group_barrier(warp); /* the last tile's weights have been read */
-        if (warp.feature_quarter != 0)
+        if (warp.part != 0)
 #pragma unroll
             for (int n = 0; n < 5; n++)
-                group.partial[warp.feature_quarter - 1][warp.slot_half][n][threadIdx.x % 32] =
+                group.partial[warp.part - 1][warp.slot_half][n][threadIdx.x % 32] =
                     make_float4(logits[n][0], logits[n][1], logits[n][2], logits[n][3]);
         group_barrier(warp);
-        if (TILES > 1 && has_next) {
-            if (n_tiles > 0)
-                shared_barrier_wait(&shared.is_empty[tile ^ 1], (n_tiles - 1) / 2 & 1);
-            bring_tile(at, next_index, tile ^ 1, shared);
-        }
-        if (warp.feature_quarter == 0) {
+        if (warp.part == 0) {
             whole_logits(scale, shared.is_selected[tile], warp, group, logits);
             named_barrier(1 + GROUPS + warp.group, 64); /* the warps of both halves */
             weigh(warp, logits, max, sum, group);
+        } else if (TILES > 1 && has_next) {
+            if (n_tiles > 0)
+                shared_barrier_wait(&shared.is_empty[tile ^ 1], (n_tiles - 1) / 2 & 1);
+            bring_tile(at, warp, next_index, tile ^ 1, shared);
         }
         group_barrier(warp);
         add_values(group, kv, warp, values);
         __syncwarp();
         if (threadIdx.x % 32 == 0)
             shared_barrier_arrive(&shared.is_empty[tile]);
-        if (TILES == 1 && has_next) {
+        if (TILES == 1 && has_next && warp.part != 0) {
             shared_barrier_wait(&shared.is_empty[0], n_tiles & 1);
-            bring_tile(at, next_index, 0, shared);
+            bring_tile(at, warp, next_index, 0, shared);
         }
     }
 }
@@ -440,8 +484,14 @@ static __device__ __forceinline__ void write_outputs(uint16_t *output, const att
     for (int r = 0; r < 2; r++) {
         const float factor = __fdividef(1.0f, joined.sum[r]);
         uint16_t *to = output + r * 8 * DSRI_HEAD_DIM;
-        to[0] = joined.is_bad[r] ? 0 : f32_to_finite_bf16(values[2 * r] * factor);
-        to[1] = joined.is_bad[r] ? 0 : f32_to_finite_bf16(values[2 * r + 1] * factor);
+        const uint16_t low = joined.is_bad[r] ? 0 : f32_to_finite_bf16(values[2 * r] * factor);
+        const uint16_t high = joined.is_bad[r] ? 0 : f32_to_finite_bf16(values[2 * r + 1] * factor);
+        if ((uintptr_t)to % 4 == 0) {
+            *reinterpret_cast<uint32_t *>(to) = low | (uint32_t)high << 16;
+        } else {
+            to[0] = low;
+            to[1] = high;
+        }
     }
 }
 
@@ -456,20 +506,14 @@ template <int GROUPS, int TILES> static __device__ __forceinline__ void prepare(
     }
     if (threadIdx.x == 0) {
         shared.is_bad = 0;
+        shared_barrier_init(&shared.q_is_here, GROUPS * (GROUP_WARPS - GROUP_LOADERS) * 33);
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
-            shared_barrier_init(&shared.is_full[tile], GROUPS * (GROUP_THREADS + GROUP_WARPS));
+            shared_barrier_init(&shared.is_full[tile], GROUPS * GROUP_LOADERS * 33); /* arrive_with_copies() */
             shared_barrier_init(&shared.is_empty[tile], GROUPS * GROUP_WARPS);
         }
         shared_barriers_ready();
     }
-}
-
-static __device__ __forceinline__ att_warp find_warp()
-{
-    const uint32_t w = threadIdx.x / 32 % GROUP_WARPS;
-    att_warp warp = {threadIdx.x / GROUP_THREADS, w % 4, w / 4, w};
-    return warp;
 }
 
 static __device__ __forceinline__ void load_sinks(const float *sinks, uint32_t first_head, float of_lane[2])
@@ -549,7 +593,7 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
     const att_warp warp = find_warp();
     const uint32_t block_head = blockIdx.y * GROUPS * GROUP_HEADS, first_head = block_head + warp.group * GROUP_HEADS;
     const slot_range range = slots_of_rank(at.width, rank);
-    const int32_t index = tile_share<GROUPS>::load_index(at, range);
+    const int32_t index = warp.part != 0 ? tile_share<GROUPS>::load_index(at, warp, range) : -1;
     prepare(shared.own);
     if (threadIdx.x == 0) {
         shared_barrier_init(&shared.statistics_are_here, 1);
@@ -560,11 +604,10 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
     }
     __syncthreads();
     cluster_arrive();
-    bring_queries(at, block_head, shared.own);
-    if (range.first < range.end)
-        bring_tile(at, index, 0, shared.own);
+    bring_first(at, first_head, warp, range, index, shared.own);
     float sinks[2], values[8][4];
     load_sinks(plan.sinks, first_head, sinks);
+    shared_barrier_wait(&shared.own.q_is_here, 0);
     uint32_t n_tiles = 0;
     attend_rank(at, plan.scale, rank, rank + 1, warp, n_tiles, shared.own, values);
     cluster_wait(); /* the other blocks' barriers are ready */
@@ -598,15 +641,14 @@ extern "C" __global__ void __launch_bounds__(2 * GROUP_THREADS, 1)
     const uint32_t block_head = blockIdx.y * GROUPS * GROUP_HEADS, first_head = block_head + warp.group * GROUP_HEADS;
     const uint32_t lane = threadIdx.x % 32, head = lane / 4;
     const slot_range first = slots_of_rank(at.width, 0);
-    const int32_t index = tile_share<GROUPS>::load_index(at, first);
+    const int32_t index = warp.part != 0 ? tile_share<GROUPS>::load_index(at, warp, first) : -1;
     prepare(shared);
     __syncthreads();
-    bring_queries(at, block_head, shared);
-    if (first.first < first.end)
-        bring_tile(at, index, 0, shared);
+    bring_first(at, first_head, warp, first, index, shared);
     float sinks[2], sums[8][4] = {};
     load_sinks(plan.sinks, first_head, sinks);
     att_joined joined = join_sinks(sinks);
+    shared_barrier_wait(&shared.q_is_here, 0);
     uint32_t n_tiles = 0;
 #pragma unroll 1
     for (uint32_t rank = 0; rank < ATT_RANKS; rank++) {
