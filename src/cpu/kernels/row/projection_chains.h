@@ -52,8 +52,8 @@ static inline uint32_t pack_words(int is_fp8, const uint16_t *inputs, uint32_t n
 {
     vi least = all_magnitudes(), before = vi_set1(0);
     for (uint32_t i = 0; i <= n; i += VF_LANES) {
-        const __mmask16 there = n - i < VF_LANES ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
-        const vi pairs = _mm512_maskz_loadu_epi32(there, inputs + 2 * i);
+        const vi pairs = n - i >= VF_LANES ? vi_load_pairs(inputs + 2 * i)
+                                           : _mm512_maskz_loadu_epi32((__mmask16)((1u << (n - i)) - 1), inputs + 2 * i);
         least = least_magnitudes(least, pairs);
         vi_store(x + i, is_fp8 ? exchange_halves(pairs) : staggered_pairs(before, pairs));
         before = pairs;

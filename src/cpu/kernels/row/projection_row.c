@@ -47,17 +47,20 @@ _Static_assert(sizeof(projection_scratch) <= DSRI_SCRATCH_BYTES, "scratch of a t
 static void pack_inputs(const dsri_projection_plan *plan, uint32_t group, uint32_t first, uint32_t n,
                         projection_scratch *s)
 {
-    const uint32_t n_padded = padded_rows(plan->n_rows);
-    for (uint32_t k = 0; k < n; k += SEGMENT) {
-        const uint32_t n_words = (n - k < SEGMENT ? n - k : SEGMENT) / 2;
-        uint32_t *const x = s->x + (size_t)(k / SEGMENT) * n_padded * X_STRIDE;
-        uint32_t x_class = X_CLASS_OF_NOTHING;
-        for (uint32_t r = 0; r < plan->n_rows; r++) {
-            x_class = pack_words(plan->format == DSR_WEIGHT_FP8_PACKED, row_inputs(plan, group, r, first + k), n_words,
-                                 x + r * X_STRIDE, x_class);
+    const uint32_t n_padded = padded_rows(plan->n_rows), n_segments = (n + SEGMENT - 1) / SEGMENT;
+    const int is_fp8 = plan->format == DSR_WEIGHT_FP8_PACKED;
+    for (uint32_t i = 0; i < n_segments; i++) {
+        uint32_t *const x = s->x + (size_t)(i * n_padded + plan->n_rows) * X_STRIDE;
+        memset(x, 0, (size_t)(n_padded - plan->n_rows) * X_STRIDE * sizeof *x);
+        s->x_classes[i] = X_CLASS_OF_NOTHING;
+    }
+    for (uint32_t r = 0; r < plan->n_rows; r++) {
+        const uint16_t *inputs = row_inputs(plan, group, r, first);
+        for (uint32_t i = 0; i < n_segments; i++, inputs += SEGMENT) {
+            const uint32_t left = n - i * SEGMENT, n_words = (left < SEGMENT ? left : SEGMENT) / 2;
+            s->x_classes[i] =
+                pack_words(is_fp8, inputs, n_words, s->x + (size_t)(i * n_padded + r) * X_STRIDE, s->x_classes[i]);
         }
-        memset(x + plan->n_rows * X_STRIDE, 0, (size_t)(n_padded - plan->n_rows) * X_STRIDE * sizeof *x);
-        s->x_classes[k / SEGMENT] = x_class;
     }
 }
 
