@@ -45,7 +45,7 @@ static int decodes_to_finite(float grid, uint8_t scale)
     return isfinite(ref_f32_from_bf16(ref_bf16_from_f32(grid * value_of_scale(scale))));
 }
 
-static uint8_t sign_of(float x)
+static uint32_t sign_of(float x)
 {
     return signbit(x) ? 1 : 0;
 }
