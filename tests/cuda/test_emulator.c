@@ -43,7 +43,12 @@ static int open_library(void **state)
     return 0;
 }
 
-/* Launches two blocks of a kernel and gives the driver's answer, with what was printed on stderr. */
+static unsigned has_two_blocks(const char *kernel)
+{
+    return strstr(kernel, "block") != NULL || strstr(kernel, "cluster") != NULL || strstr(kernel, "peer") != NULL;
+}
+
+/* Launches a kernel and gives the driver's answer, with what was printed on stderr. */
 static int launch(const char *kernel, char *text, size_t text_bytes)
 {
     unsigned long long data;
@@ -58,7 +63,7 @@ static int launch(const char *kernel, char *text, size_t text_bytes)
     assert_non_null(messages);
     const int old = dup(2);
     dup2(fileno(messages), 2);
-    const int result = cuLaunchKernel(name.out, 2, 1, 1, 64, 1, 1, 256, NULL, arguments, NULL);
+    const int result = cuLaunchKernel(name.out, 1 + has_two_blocks(kernel), 1, 1, 64, 1, 1, 256, NULL, arguments, NULL);
     dup2(old, 2);
     close(old);
     rewind(messages);
@@ -72,7 +77,7 @@ static void test_right_kernels_pass(void **state)
 {
     (void)state;
     static const char *const kernels[] = {"right_barrier", "right_warp", "right_same_value", "right_atomic",
-                                          "right_copy",    "right_bulk", "right_cluster"};
+                                          "right_copy",    "right_bulk", "right_cluster",    "right_last_block"};
     if (cuLaunchKernel == NULL)
         skip();
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
@@ -106,6 +111,8 @@ static void test_wrong_kernels_are_reported(void **state)
         {"wrong_no_cluster_barrier", "race: writes 4 bytes"},
         {"wrong_peer_has_ended", "which has ended"},
         {"wrong_outside_of_data", "outside of device memory"},
+        {"wrong_last_block", "race: reads 4 bytes of device memory"},
+        {"wrong_blocks_collide", "race: writes 4 bytes of device memory"},
         {"wrong_unwritten_data", "reads device memory that nobody wrote"},
     };
     if (cuLaunchKernel == NULL)

@@ -7,11 +7,12 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 namespace
 {
 
-enum { NOBODY = 0xffff, MAX_MESSAGES = 20, MAX_ACCESS = 64 };
+enum { MAX_MESSAGES = 20, MAX_ACCESS = 64 };
 
 struct stamp {
     uint32_t epoch; /* of the thread's warp; 0: never */
@@ -25,6 +26,18 @@ struct byte_state {
     const void *writer_code;
     bool is_being_copied;
 };
+
+/* Of one byte of device memory. Clusters are numbered through all launches. */
+struct place_state {
+    stamp writer, readers[2];
+    uint32_t writer_cluster, reader_clusters[2];
+    const void *writer_code;
+};
+enum { PAGE_BYTES = 4096 };
+typedef std::vector<place_state> page_state;
+
+/* What of other clusters comes before. */
+typedef std::map<uint32_t, checked_clock> cluster_clocks;
 
 struct allocation {
     size_t n_bytes;
@@ -45,6 +58,12 @@ size_t window;
 std::vector<byte_state> bytes; /* [block][window] */
 std::vector<checked_clock> clocks;
 uint32_t first_epoch = 1; /* of this cluster: older stamps are other clusters' */
+uint32_t cluster, launch_first_epoch = 1;
+cluster_clocks acquired;                         /* by this cluster */
+std::map<uint32_t, cluster_clocks> seen;         /* by a thread's atomic operations since its last fence */
+std::map<uint32_t, cluster_clocks> fenced;       /* by a thread's last fence */
+std::map<uintptr_t, cluster_clocks> published;   /* at an address, in this launch */
+std::unordered_map<uintptr_t, page_state> pages; /* that launches have written */
 std::map<uintptr_t, allocation> allocations;
 allocation *last_found; /* in allocations, at last_begin */
 uintptr_t last_begin;
@@ -65,6 +84,24 @@ bool is_present(const stamp &s)
 bool is_ordered(const stamp &s, uint32_t thread)
 {
     return !is_present(s) || s.thread == thread || s.epoch < clocks[warp_of(thread)][warp_of(s.thread)];
+}
+
+bool is_ordered_globally(const stamp &s, uint32_t its_cluster, uint32_t thread)
+{
+    if (s.epoch < launch_first_epoch || its_cluster == cluster)
+        return s.epoch < launch_first_epoch || is_ordered(s, thread);
+    const auto known = acquired.find(its_cluster);
+    return known != acquired.end() && s.epoch < known->second[warp_of(s.thread)];
+}
+
+void join(cluster_clocks &to, const cluster_clocks &from)
+{
+    for (const auto &one : from) {
+        checked_clock &clock = to[one.first];
+        clock.resize(std::max(clock.size(), one.second.size()), 0);
+        for (size_t i = 0; i < one.second.size(); i++)
+            clock[i] = std::max(clock[i], one.second[i]);
+    }
 }
 
 void report_text(const char *text, const void *code, const void *other_code)
@@ -124,6 +161,22 @@ const stamp *find_race(const byte_state &b, uint32_t thread, checked_access acce
     return nullptr;
 }
 
+/* Writes are reported once it is seen that they change something. */
+void report_unless_equal(const char *text, checked_access access, uint32_t n, const void *memory, const void *code,
+                         const void *other_code)
+{
+    if (access != CHECKED_WRITE || memory == nullptr) {
+        report_text(text, code, other_code);
+        return;
+    }
+    doubtful.memory = static_cast<const uint8_t *>(memory);
+    doubtful.n = std::min<uint32_t>(n, MAX_ACCESS);
+    memcpy(doubtful.old, memory, doubtful.n);
+    snprintf(doubtful.text, sizeof doubtful.text, "%s", text);
+    doubtful.code = code;
+    doubtful.other_code = other_code;
+}
+
 void report_race(const byte_state &b, const stamp &other, bool with_writer, checked_access access, size_t offset,
                  uint32_t n, const void *memory, const void *code)
 {
@@ -132,17 +185,73 @@ void report_race(const byte_state &b, const stamp &other, bool with_writer, chec
     snprintf(text, sizeof text,
              "race: %s %u bytes at %#zx of shared memory, which thread %u of block %u of the cluster %s", verb(access),
              n, offset, other.thread % threads, other.thread / threads, with_writer ? "wrote" : "read");
-    const void *other_code = with_writer ? b.writer_code : nullptr;
-    if (access != CHECKED_WRITE || memory == nullptr) {
-        report_text(text, code, other_code);
+    report_unless_equal(text, access, n, memory, code, with_writer ? b.writer_code : nullptr);
+}
+
+/* The race of an access with what was done to a byte of device memory before in this launch. */
+const stamp *find_global_race(const place_state &p, uint32_t thread, checked_access access)
+{
+    const bool is_atomic = access == CHECKED_ATOMIC;
+    if (!is_ordered_globally(p.writer, p.writer_cluster, thread) && !(is_atomic && p.writer.is_atomic))
+        return &p.writer;
+    for (int i = 0; i < 2 && access == CHECKED_WRITE; i++)
+        if (!is_ordered_globally(p.readers[i], p.reader_clusters[i], thread))
+            return &p.readers[i];
+    return nullptr;
+}
+
+void note_global_access(place_state &p, uint32_t thread, checked_access access, const void *code)
+{
+    const stamp own = stamp_of(thread, access == CHECKED_ATOMIC);
+    if (access == CHECKED_READ) {
+        if (p.reader_clusters[0] != cluster) {
+            p.readers[1] = p.readers[0];
+            p.reader_clusters[1] = p.reader_clusters[0];
+        }
+        p.readers[0] = own;
+        p.reader_clusters[0] = cluster;
         return;
     }
-    doubtful.memory = static_cast<const uint8_t *>(memory);
-    doubtful.n = std::min<uint32_t>(n, MAX_ACCESS);
-    memcpy(doubtful.old, memory, doubtful.n);
-    memcpy(doubtful.text, text, sizeof text);
-    doubtful.code = code;
-    doubtful.other_code = other_code;
+    p.writer = own;
+    p.writer_cluster = cluster;
+    p.writer_code = code;
+    if (access == CHECKED_WRITE)
+        p.readers[0].epoch = p.readers[1].epoch = 0;
+}
+
+/* Reads are kept of pages that the launch has written. */
+void check_global_race(uint32_t thread, uintptr_t at, uint32_t n, checked_access access, const void *code)
+{
+    bool has_raced = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const uintptr_t number = (at + i) / PAGE_BYTES;
+        auto page = pages.find(number);
+        if (page == pages.end() && access == CHECKED_READ)
+            continue;
+        if (page == pages.end())
+            page = pages.emplace(number, page_state(PAGE_BYTES)).first;
+        place_state &p = page->second[(at + i) % PAGE_BYTES];
+        const stamp *other = has_raced ? nullptr : find_global_race(p, thread, access);
+        if (other != nullptr) {
+            const bool with_writer = other == &p.writer;
+            char text[sizeof doubtful.text];
+            snprintf(text, sizeof text,
+                     "race: %s %u bytes of device memory, which a thread of another warp or block %s", verb(access), n,
+                     with_writer ? "wrote" : "read");
+            report_unless_equal(text, access, n, (const void *)at, code, with_writer ? p.writer_code : nullptr);
+            has_raced = true;
+        }
+        note_global_access(p, thread, access, code);
+    }
+}
+
+void pass_through_atomic(uint32_t thread, uintptr_t at)
+{
+    cluster_clocks &here = published[at];
+    join(seen[thread], here);
+    const auto own = fenced.find(thread);
+    if (own != fenced.end())
+        join(here, own->second);
 }
 
 /* The allocation that holds an address; null if there is none. */
@@ -163,15 +272,39 @@ allocation *find_allocation(const void *memory, uintptr_t &begin)
     return last_found = &next->second;
 }
 
+uint32_t newest_epoch()
+{
+    uint32_t newest = first_epoch;
+    for (const checked_clock &clock : clocks)
+        for (const uint32_t epoch : clock)
+            newest = std::max(newest, epoch);
+    return newest;
+}
+
 } // namespace
+
+void checks_open_launch()
+{
+    launch_first_epoch = first_epoch = newest_epoch() + 1;
+    clocks.clear();
+    published.clear();
+}
+
+void checks_fence(uint32_t thread)
+{
+    join(acquired, seen[thread]);
+    seen.erase(thread);
+    cluster_clocks &all = fenced[thread] = acquired;
+    checks_release(warp_of(thread), all[cluster]);
+}
 
 void checks_open_cluster(uint32_t blocks, uint32_t threads_per_block, size_t window_bytes)
 {
-    uint32_t last = first_epoch;
-    for (const checked_clock &clock : clocks)
-        for (const uint32_t epoch : clock)
-            last = std::max(last, epoch);
-    first_epoch = last + 1;
+    first_epoch = newest_epoch() + 1;
+    cluster++;
+    acquired.clear();
+    seen.clear();
+    fenced.clear();
     n_blocks = blocks;
     warps_per_block = (threads_per_block + 31) / 32;
     if (bytes.size() < blocks * window_bytes || window != window_bytes)
@@ -277,6 +410,9 @@ void checks_allocated(const void *memory, size_t n_bytes)
 
 void checks_freed(const void *memory)
 {
+    const auto found = allocations.find((uintptr_t)memory);
+    for (uintptr_t i = 0; found != allocations.end() && i < found->second.n_bytes + PAGE_BYTES; i += PAGE_BYTES)
+        pages.erase(((uintptr_t)memory + i) / PAGE_BYTES);
     last_found = nullptr;
     allocations.erase((uintptr_t)memory);
 }
@@ -289,7 +425,7 @@ void checks_written(const void *memory, size_t n_bytes)
         found->is_written[(uintptr_t)memory - begin + i] = true;
 }
 
-bool checks_global(const void *memory, uint32_t n, checked_access access, const void *code)
+bool checks_global(uint32_t thread, const void *memory, uint32_t n, checked_access access, const void *code)
 {
     checks_settle();
     uintptr_t begin = 0;
@@ -309,6 +445,10 @@ bool checks_global(const void *memory, uint32_t n, checked_access access, const 
     }
     if (is_unwritten && is_poison(memory, n))
         report_text("reads device memory that nobody wrote", code, nullptr);
+    else
+        check_global_race(thread, (uintptr_t)memory, n, access, code);
+    if (access == CHECKED_ATOMIC)
+        pass_through_atomic(thread, (uintptr_t)memory);
     return true;
 }
 

@@ -23,6 +23,8 @@ enum checked_access { CHECKED_READ, CHECKED_WRITE, CHECKED_ATOMIC };
 /* For each warp of the cluster, what has happened there up to this epoch. */
 typedef std::vector<uint32_t> checked_clock;
 
+/* A new launch: what earlier ones did is over. */
+void checks_open_launch();
 /* A new cluster: nothing of shared memory is written. window_bytes: of a block's shared memory, static and dynamic. */
 void checks_open_cluster(uint32_t n_blocks, uint32_t threads_per_block, size_t window_bytes);
 
@@ -40,12 +42,14 @@ void checks_warp(uint32_t warp);
 void checks_release(uint32_t warp, checked_clock &clock);
 void checks_acquire(uint32_t warp, const checked_clock &clock);
 
-/* Device memory. */
+/* Device memory. A fence of a thread orders what its atomic operations before have seen, and what those after tell
+ * others. */
+void checks_fence(uint32_t thread);
 void checks_allocated(const void *memory, size_t n_bytes);
 void checks_freed(const void *memory);
 void checks_written(const void *memory, size_t n_bytes);
 /* False if it lies outside, and would do harm. */
-bool checks_global(const void *memory, uint32_t n, checked_access access, const void *code);
+bool checks_global(uint32_t thread, const void *memory, uint32_t n, checked_access access, const void *code);
 
 /* Faults since the last call. */
 uint32_t checks_take_faults();

@@ -256,6 +256,7 @@ template <typename T> static inline void __stcs(T *p, T x)
 }
 static inline void __threadfence()
 {
+    emulator_fence();
 }
 static inline void __threadfence_block()
 {

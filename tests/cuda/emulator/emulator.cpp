@@ -219,7 +219,7 @@ void join_clocks(const std::vector<fiber *> &threads)
 
 void check_global(const void *p, uint32_t n, checked_access access, const void *code)
 {
-    if (checks_global(p, n, access, code))
+    if (checks_global(checked_number(launch.current), p, n, access, code))
         return;
     launch.has_failed = true;
     to_scheduler();
@@ -726,6 +726,8 @@ int run_launch(const emulated_kernel *kernel, const emulated_launch *wanted)
     checks_fill_poison(shared_memory, sizeof shared_memory);
     blockDim = {wanted->block[0], wanted->block[1], wanted->block[2]};
     gridDim = {wanted->grid[0], wanted->grid[1], wanted->grid[2]};
+    if (is_checked)
+        checks_open_launch();
     int result = run_grid(wanted->grid);
     if (is_checked && checks_take_faults() != 0)
         result = 719;
@@ -914,6 +916,12 @@ void emulator_cluster_wait(void)
     }
     if (is_checked)
         checks_acquire(checked_warp(own), launch.cluster_clock);
+}
+
+void emulator_fence(void)
+{
+    if (is_checked)
+        checks_fence(checked_number(launch.current));
 }
 
 void emulator_order_warp(void)

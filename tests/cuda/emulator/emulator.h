@@ -80,6 +80,9 @@ uint32_t emulator_cluster_rank(void);
 /* Within a warp-wide operation: what its lanes did before is seen by all of them after. */
 void emulator_order_warp(void);
 
+/* Orders memory between this thread and others of the device. */
+void emulator_fence(void);
+
 /* Shared memory by the 32-bit addresses of PTX: bits 24 and up are a block of the cluster and a flag. */
 uint32_t emulator_shared_address(const void *p);
 /* n_bytes of this block's shared memory, to read. */

@@ -1,5 +1,5 @@
 /* Small kernels, right and wrong, that show what the emulator reports. Blocks of 64 threads with 256 bytes of dynamic shared
- * memory; data: 64 words that are written, and 64 that are not. */
+ * memory, two where the name says so; data: 64 words that are written, and 64 that are not. */
 #include "cuda/kernels/ptx.cuh"
 
 #define KERNEL_HEAD(name)                                                                                              \
@@ -82,7 +82,9 @@ BODY(right_cluster)
 {
     words[t] = t + blockIdx.x;
     cluster_barrier();
-    data[t] = peer_word(&words[t], blockIdx.x ^ 1);
+    const uint32_t x = peer_word(&words[t], blockIdx.x ^ 1);
+    if (t < 32)
+        data[blockIdx.x * 32 + t] = x;
     cluster_barrier();
 }
 KERNEL_HEAD(right_cluster);
@@ -193,7 +195,9 @@ KERNEL_HEAD(wrong_no_arrival);
 BODY(wrong_no_cluster_barrier)
 {
     words[t] = t;
-    data[t] = peer_word(&words[t], blockIdx.x ^ 1);
+    const uint32_t x = peer_word(&words[t], blockIdx.x ^ 1);
+    if (t < 32)
+        data[blockIdx.x * 32 + t] = x;
 }
 KERNEL_HEAD(wrong_no_cluster_barrier);
 
@@ -218,3 +222,40 @@ BODY(wrong_unwritten_data)
     words[t] = data[t + 64];
 }
 KERNEL_HEAD(wrong_unwritten_data);
+
+/* data[60] counts blocks. The last one reads what the other wrote. */
+static void read_as_last_block(uint32_t *data, uint32_t *words, uint32_t t, bool with_fences)
+{
+    if (t < 16)
+        data[blockIdx.x * 16 + t] = t;
+    __syncthreads();
+    if (t == 0) {
+        if (with_fences)
+            __threadfence();
+        words[0] = atomicAdd(&data[60], 1u);
+        if (with_fences)
+            __threadfence();
+    }
+    __syncthreads();
+    if (words[0] == 0x01010102 && t < 16)
+        data[32 + t] = data[(1 - blockIdx.x) * 16 + t];
+}
+
+BODY(right_last_block)
+{
+    read_as_last_block(data, words, t, true);
+}
+KERNEL_HEAD(right_last_block);
+
+BODY(wrong_last_block)
+{
+    read_as_last_block(data, words, t, false);
+}
+KERNEL_HEAD(wrong_last_block);
+
+BODY(wrong_blocks_collide)
+{
+    words[t] = t;
+    data[t] = blockIdx.x;
+}
+KERNEL_HEAD(wrong_blocks_collide);
