@@ -349,6 +349,23 @@ static bench_cache random_cache(generator *g, const bench_shape *shape, uint32_t
     return cache;
 }
 
+/* Index queries as the model has them: on the FP4 grid. */
+static void quantise_queries(session *s, dsr_view q, uint64_t n_vectors)
+{
+    dsr_fake_quant_desc desc = DSR_FAKE_QUANT_DESC_INIT;
+    dsr_encoder *encoder = NULL;
+    desc.kind = DSR_QUANT_HADAMARD_FP4_BLOCK32;
+    desc.n_vectors = n_vectors;
+    desc.dim = DSR_INDEX_DIM;
+    desc.input = q;
+    desc.output = q;
+    if (s->code == CLI_DONE && session_check(s, dsr_encoder_create(s->context, &encoder)) &&
+        session_check(s, dsr_encode_fake_quant(encoder, &desc)) && session_check(s, dsr_encoder_submit(encoder))) {
+        session_check(s, dsr_encoder_wait(encoder));
+    }
+    dsr_encoder_destroy(encoder);
+}
+
 static void note_output(bench_work *work, dsr_view view)
 {
     work->outputs[work->n_outputs++] = view;
@@ -515,6 +532,9 @@ static void set_indexer(generator *g, const bench_shape *shape, uint32_t heads, 
     session_check(g->s, dsr_indexer_workspace(g->s->context, &w->desc, &workspace_bytes));
     w->desc.q = is_random ? random_view(g, n_weights * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1)
                           : ones_view(g, n_weights * DSR_INDEX_DIM, DSR_DTYPE_BF16);
+    if (shape->format == DSR_FORMAT_FP4) {
+        quantise_queries(g->s, w->desc.q, n_weights);
+    }
     w->desc.weights = is_random ? random_view(g, n_weights, DSR_DTYPE_F32, DSR_INDEXER_SCALE)
                                 : ones_view(g, n_weights, DSR_DTYPE_F32);
     w->desc.output = session_allocate(g->s, (uint64_t)shape->rows * stride * sizeof(int32_t), DSR_DTYPE_I32);

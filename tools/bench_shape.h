@@ -8,8 +8,8 @@
  *   compressor rows= ratio= dim=
  *   projection rows= inputs= outputs=
  *   core       rows= context= [heads=64] [top_k=512]   compressors, indexer and attention of a ratio-4 layer
- * cache: format=bf16, fp4 (indexer) or fp8 (attention), and page=16, 32, 64, 128 or 256 for pages in random order; a
- * pattern is in plain BF16. */
+ * cache: format=bf16, fp4 (indexer, with queries on the FP4 grid) or fp8 (attention), and page=16, 32, 64, 128 or 256
+ * for pages in random order; a pattern is in plain BF16. */
 #ifndef DSROWS_BENCH_SHAPE_H
 #define DSROWS_BENCH_SHAPE_H
 
