@@ -19,8 +19,8 @@ typedef struct dsri_attention_region {
     size_t chunk_sums;   /* float [n_chunks][n_heads]: chunked form, s_c */
     size_t denominators; /* float [n_heads], NaN where the head's output is zero */
     size_t kv_rows;      /* uint32_t [width]: KV row of a selected slot */
-    size_t rows;         /* CPU: address [width]: where a selected slot's row lies as BF16. CUDA: dsri_cache_entry [width]:
-                            where the rows of all slots lie, null for none */
+    size_t rows; /* CPU: address [width]: where a selected slot's row lies as BF16. CUDA: dsri_cache_entry [width]:
+                    where the rows of all slots lie, null for none */
     size_t chunk_begin;  /* uint32_t [n_chunks + 1]: first selected slot of each chunk */
     size_t slot_max;     /* CUDA: float [(width + 15) / 16][n_heads], largest logits of 16 slots */
     size_t decoded_rows; /* uint16_t [width][DSRI_DECODED_STRIDE]: packed KV rows of the selected slots as BF16; empty
