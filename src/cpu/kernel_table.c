@@ -51,16 +51,16 @@ static const kernel_line lines[] = {DSRI_ALL_OPS(KERNEL_LINE, scalar)
 #endif
 #ifdef DSRI_HAVE_AVX512BF16
                                                     DSRI_CHAIN_OPS(AVX512BF16_LINE, avx512bf16)
-                                                    DSRI_ROW_OPS(AVX512BF16_LINE, avx512bf16)
+                                                        DSRI_ROW_OPS(AVX512BF16_LINE, avx512bf16)
 #endif
 #ifdef DSRI_HAVE_AMXBF16
-                                                        DSRI_ROW_OPS(AMXBF16_LINE, amxbf16)
+                                                            DSRI_ROW_OPS(AMXBF16_LINE, amxbf16)
 #endif
 #ifdef DSRI_HAVE_AVX512VNNI
-                                                            DSRI_EXACT_OPS(AVX512VNNI_LINE, avx512vnni)
+                                                                DSRI_EXACT_OPS(AVX512VNNI_LINE, avx512vnni)
 #endif
 #ifdef DSRI_HAVE_AMXINT8
-                                                                DSRI_EXACT_OPS(AMXINT8_LINE, amxint8)
+                                                                    DSRI_EXACT_OPS(AMXINT8_LINE, amxint8)
 #endif
 };
 

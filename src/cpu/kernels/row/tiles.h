@@ -8,8 +8,8 @@
  *   tile_store(t, memory, stride)
  *   tile_dots(c, a, b)               c F32 [16][16] += a BF16 [16][32] times b: [16] rows of 16 words, word (k, n) is
  *                                    rows 2k and 2k + 1 of column n of the 32 x 16 matrix
- *   tile_byte_dots(c, a, b)          the same of signed bytes into 32-bit integers: c [16][16] += a [16][64] times b, word
- *                                    (k, n) rows 4k to 4k + 3 of column n of the 64 x 16 matrix
+ *   tile_byte_dots(c, a, b)          the same of signed bytes into 32-bit integers: c [16][16] += a [16][64] times b;
+ *                                    word (k, n) is rows 4k to 4k + 3 of column n of the 64 x 16 matrix
  * Tile numbers are constants. */
 #ifndef DSRI_ROW_TILES_H
 #define DSRI_ROW_TILES_H
@@ -66,7 +66,7 @@ static inline void tiles_close(void)
 #define tile_store(t, memory, stride)                                                                                  \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" : : "r"((void *)(memory)), "r"((size_t)(stride)) : "memory")
 #define tile_byte_dots(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
-#define tile_dots(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
+#define tile_dots(c, a, b)      __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
 
 #else
 
