@@ -15,7 +15,8 @@ namespace
 enum { MAX_MESSAGES = 20, MAX_ACCESS = 64 };
 
 struct stamp {
-    uint32_t epoch; /* of the thread's warp; 0: never */
+    uint32_t epoch;     /* of the thread's warp; 0: never */
+    uint32_t exchanges; /* of the thread's warp */
     uint16_t thread;
     bool is_atomic;
 };
@@ -57,9 +58,11 @@ uint32_t n_blocks, warps_per_block;
 size_t window;
 std::vector<byte_state> bytes; /* [block][window] */
 std::vector<checked_clock> clocks;
-uint32_t first_epoch = 1; /* of this cluster: older stamps are other clusters' */
+std::vector<uint32_t> exchanges; /* warp-wide operations of each warp */
+uint32_t first_epoch = 1;        /* of this cluster: older stamps are other clusters' */
 uint32_t cluster, launch_first_epoch = 1;
-cluster_clocks acquired;                         /* by this cluster */
+cluster_clocks acquired;    /* by this cluster */
+cluster_clocks seen_by_any; /* by atomic operations of this cluster: writes that depend on them come later */
 std::map<uint32_t, cluster_clocks> seen;         /* by a thread's atomic operations since its last fence */
 std::map<uint32_t, cluster_clocks> fenced;       /* by a thread's last fence */
 std::map<uintptr_t, cluster_clocks> published;   /* at an address, in this launch */
@@ -86,12 +89,19 @@ bool is_ordered(const stamp &s, uint32_t thread)
     return !is_present(s) || s.thread == thread || s.epoch < clocks[warp_of(thread)][warp_of(s.thread)];
 }
 
-bool is_ordered_globally(const stamp &s, uint32_t its_cluster, uint32_t thread)
+/* For a write after a read: lanes exchange values once they have read. */
+bool has_read(const stamp &s, uint32_t thread)
+{
+    return is_ordered(s, thread) || (warp_of(s.thread) == warp_of(thread) && s.exchanges < exchanges[warp_of(thread)]);
+}
+
+/* `known` is what of other clusters comes before. */
+bool is_ordered_globally(const stamp &s, uint32_t its_cluster, uint32_t thread, const cluster_clocks &known)
 {
     if (s.epoch < launch_first_epoch || its_cluster == cluster)
         return s.epoch < launch_first_epoch || is_ordered(s, thread);
-    const auto known = acquired.find(its_cluster);
-    return known != acquired.end() && s.epoch < known->second[warp_of(s.thread)];
+    const auto its_clock = known.find(its_cluster);
+    return its_clock != known.end() && s.epoch < its_clock->second[warp_of(s.thread)];
 }
 
 void join(cluster_clocks &to, const cluster_clocks &from)
@@ -131,7 +141,7 @@ bool is_poison(const void *memory, uint32_t n)
 stamp stamp_of(uint32_t thread, bool is_atomic)
 {
     const uint32_t warp = warp_of(thread);
-    return {clocks[warp][warp], (uint16_t)thread, is_atomic};
+    return {clocks[warp][warp], exchanges[warp], (uint16_t)thread, is_atomic};
 }
 
 void note_reader(byte_state &b, uint32_t thread, bool is_atomic)
@@ -156,7 +166,7 @@ const stamp *find_race(const byte_state &b, uint32_t thread, checked_access acce
     if (with_writer)
         return &b.writer;
     for (const stamp &reader : b.readers)
-        if (access != CHECKED_READ && !is_ordered(reader, thread) && !(is_atomic && reader.is_atomic))
+        if (access != CHECKED_READ && !has_read(reader, thread) && !(is_atomic && reader.is_atomic))
             return &reader;
     return nullptr;
 }
@@ -192,11 +202,15 @@ void report_race(const byte_state &b, const stamp &other, bool with_writer, chec
 const stamp *find_global_race(const place_state &p, uint32_t thread, checked_access access)
 {
     const bool is_atomic = access == CHECKED_ATOMIC;
-    if (!is_ordered_globally(p.writer, p.writer_cluster, thread) && !(is_atomic && p.writer.is_atomic))
+    const cluster_clocks &known = access == CHECKED_READ ? acquired : seen_by_any;
+    if (!is_ordered_globally(p.writer, p.writer_cluster, thread, known) && !(is_atomic && p.writer.is_atomic))
         return &p.writer;
-    for (int i = 0; i < 2 && access == CHECKED_WRITE; i++)
-        if (!is_ordered_globally(p.readers[i], p.reader_clusters[i], thread))
-            return &p.readers[i];
+    for (int i = 0; i < 2 && access == CHECKED_WRITE; i++) {
+        const stamp &reader = p.readers[i];
+        const bool is_own = reader.epoch >= launch_first_epoch && p.reader_clusters[i] == cluster;
+        if (is_own ? !has_read(reader, thread) : !is_ordered_globally(reader, p.reader_clusters[i], thread, known))
+            return &reader;
+    }
     return nullptr;
 }
 
@@ -249,6 +263,7 @@ void pass_through_atomic(uint32_t thread, uintptr_t at)
 {
     cluster_clocks &here = published[at];
     join(seen[thread], here);
+    join(seen_by_any, here);
     const auto own = fenced.find(thread);
     if (own != fenced.end())
         join(here, own->second);
@@ -303,6 +318,7 @@ void checks_open_cluster(uint32_t blocks, uint32_t threads_per_block, size_t win
     first_epoch = newest_epoch() + 1;
     cluster++;
     acquired.clear();
+    seen_by_any.clear();
     seen.clear();
     fenced.clear();
     n_blocks = blocks;
@@ -311,6 +327,7 @@ void checks_open_cluster(uint32_t blocks, uint32_t threads_per_block, size_t win
         bytes.assign(blocks * window_bytes, byte_state());
     window = window_bytes;
     clocks.assign(blocks * warps_per_block, checked_clock(blocks * warps_per_block, first_epoch));
+    exchanges.assign(clocks.size(), 0);
     doubtful.memory = nullptr;
 }
 
@@ -384,6 +401,11 @@ void checks_copied(uint32_t thread, uint32_t rank, size_t offset, uint32_t n)
 void checks_warp(uint32_t warp)
 {
     clocks[warp][warp]++;
+}
+
+void checks_exchange(uint32_t warp)
+{
+    exchanges[warp]++;
 }
 
 void checks_release(uint32_t warp, checked_clock &clock)

@@ -38,7 +38,9 @@ void checks_copied(uint32_t thread, uint32_t rank, size_t offset, uint32_t n);
 /* The last write is done: writes of the value that was there are no races. */
 void checks_settle();
 
+/* A __syncwarp; and any warp-wide operation, whose lanes have the values that they read before. */
 void checks_warp(uint32_t warp);
+void checks_exchange(uint32_t warp);
 void checks_release(uint32_t warp, checked_clock &clock);
 void checks_acquire(uint32_t warp, const checked_clock &clock);
 

@@ -857,6 +857,8 @@ void emulator_warp(const char *name, emulator_warp_operation *operation, uint32_
         wait_for(name);
         return;
     }
+    if (is_checked)
+        checks_exchange(checked_warp(own));
     operation(present, mask);
     for (uint32_t i = 0; i < 32; i++) {
         if (!(mask >> i & 1u))
