@@ -408,39 +408,76 @@ static __device__ __forceinline__ void store_tile(row_form form, const value_pla
     }
 }
 
-/* Adds a tile's slots in order. */
+/* What a slot brings to a thread. */
+template <int HEADS, int FEATURES> struct slot_operands {
+    float weights[HEADS], values[FEATURES];
+
+    __device__ __forceinline__ void load(const typename value_block<HEADS, FEATURES>::buffer &buffer, uint32_t slot,
+                                         uint32_t h, uint32_t f)
+    {
+#pragma unroll
+        for (int i = 0; i < HEADS; i += 4) {
+            const float4 w = *reinterpret_cast<const float4 *>(&buffer.weights[slot][h + i]);
+            weights[i] = w.x;
+            weights[i + 1] = w.y;
+            weights[i + 2] = w.z;
+            weights[i + 3] = w.w;
+        }
+        if constexpr (FEATURES == 4) {
+            const float4 v = *reinterpret_cast<const float4 *>(&buffer.rows[slot][f]);
+            values[0] = v.x;
+            values[1] = v.y;
+            values[2] = v.z;
+            values[3] = v.w;
+        } else if constexpr (FEATURES == 2) {
+            const float2 v = *reinterpret_cast<const float2 *>(&buffer.rows[slot][f]);
+            values[0] = v.x;
+            values[1] = v.y;
+        } else {
+            values[0] = buffer.rows[slot][f];
+        }
+    }
+};
+
+/* A few slots at once. */
+template <int HEADS, int FEATURES> struct slot_group {
+    enum { N = HEADS * FEATURES <= 4 ? 8 : HEADS * FEATURES <= 16 ? 2 : 1 };
+    slot_operands<HEADS, FEATURES> slots[N];
+
+    __device__ __forceinline__ void load(const typename value_block<HEADS, FEATURES>::buffer &buffer, uint32_t first,
+                                         uint32_t h, uint32_t f)
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            slots[i].load(buffer, first + i, h, f);
+    }
+    __device__ __forceinline__ void add_to(float acc[HEADS][FEATURES]) const
+    {
+#pragma unroll
+        for (int slot = 0; slot < N; slot++)
+#pragma unroll
+            for (int i = 0; i < HEADS; i++)
+#pragma unroll
+                for (int j = 0; j < FEATURES; j++)
+                    acc[i][j] = __fmaf_rn(slots[slot].weights[i], slots[slot].values[j], acc[i][j]);
+    }
+};
+
+/* Adds a tile's slots in order: one group is on its way from shared memory while another is added. */
 template <int HEADS, int FEATURES>
 static __device__ __forceinline__ void add_slots(const typename value_block<HEADS, FEATURES>::buffer &buffer,
                                                  uint32_t h, uint32_t f, float acc[HEADS][FEATURES])
 {
-    enum { UNROLL = HEADS * FEATURES <= 4 ? 32 : HEADS * FEATURES <= 16 ? 16 : 8 };
-#pragma unroll(UNROLL)
-    for (int slot = 0; slot < SLOTS; slot++) {
-        float v[FEATURES];
-        if constexpr (FEATURES == 2) {
-            const float2 pair = *reinterpret_cast<const float2 *>(&buffer.rows[slot][f]);
-            v[0] = pair.x;
-            v[1] = pair.y;
-        } else if constexpr (FEATURES == 4) {
-            const float4 four = *reinterpret_cast<const float4 *>(&buffer.rows[slot][f]);
-            v[0] = four.x;
-            v[1] = four.y;
-            v[2] = four.z;
-            v[3] = four.w;
-        } else {
-            v[0] = buffer.rows[slot][f];
-        }
-#pragma unroll
-        for (int i = 0; i < HEADS; i += 4) {
-            const float4 w = *reinterpret_cast<const float4 *>(&buffer.weights[slot][h + i]);
-#pragma unroll
-            for (int j = 0; j < FEATURES; j++) {
-                acc[i][j] = __fmaf_rn(w.x, v[j], acc[i][j]);
-                acc[i + 1][j] = __fmaf_rn(w.y, v[j], acc[i + 1][j]);
-                acc[i + 2][j] = __fmaf_rn(w.z, v[j], acc[i + 2][j]);
-                acc[i + 3][j] = __fmaf_rn(w.w, v[j], acc[i + 3][j]);
-            }
-        }
+    typedef slot_group<HEADS, FEATURES> group;
+    group even, odd;
+    even.load(buffer, 0, h, f);
+#pragma unroll 1
+    for (uint32_t first = 0; first < SLOTS; first += 2 * group::N) {
+        odd.load(buffer, first + group::N, h, f);
+        even.add_to(acc);
+        if (first + 2 * group::N < SLOTS)
+            even.load(buffer, first + 2 * group::N, h, f);
+        odd.add_to(acc);
     }
 }
 
