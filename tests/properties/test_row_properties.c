@@ -84,12 +84,12 @@ static void fill(bit_array *array, int how, random_stream *random)
     }
 }
 
-/* The case with every row but `kept` refilled. */
+/* The case with every row but `kept` refilled, but for a cache that a row shares with it. */
 static void refill_others(bit_case *c, uint32_t kept, int how, random_stream *random)
 {
     for (uint32_t r = 0; r < c->n_rows; r++) {
         for (uint32_t i = 0; i < BIT_ROW_INPUTS && r != kept; i++) {
-            if (c->rows[r].inputs[i].data) {
+            if (c->rows[r].inputs[i].data && c->rows[r].inputs[i].data != c->rows[kept].inputs[i].data) {
                 fill(&c->rows[r].inputs[i], how, random);
             }
         }
