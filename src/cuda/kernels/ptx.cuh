@@ -30,11 +30,6 @@ static __device__ __forceinline__ void cluster_wait()
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-static __device__ __forceinline__ void cluster_barrier()
-{
-    asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
-}
-
 /* ---- shared memory of the cluster's other blocks ---- */
 
 /* Address of the same variable in another block of the cluster. */
@@ -43,30 +38,6 @@ static __device__ __forceinline__ uint32_t peer_address(const void *p, uint32_t 
     uint32_t address;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
     return address;
-}
-
-static __device__ __forceinline__ float peer_float(const float *p, uint32_t rank)
-{
-    float x;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(peer_address(p, rank)) : "memory");
-    return x;
-}
-
-static __device__ __forceinline__ uint32_t peer_word(const uint32_t *p, uint32_t rank)
-{
-    uint32_t x;
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x) : "r"(peer_address(p, rank)) : "memory");
-    return x;
-}
-
-static __device__ __forceinline__ float4 peer_float4(const float *p, uint32_t rank)
-{
-    float4 x;
-    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(peer_address(p, rank))
-                 : "memory");
-    return x;
 }
 
 /* ---- barriers in shared memory, which copies can arrive at (compute capability 9.0) ---- */
@@ -124,15 +95,6 @@ static __device__ __forceinline__ void send_float4(float4 *p, float4 x, uint64_t
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];"
                  :
                  : "r"(peer_address(p, rank)), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(peer_address(barrier, rank))
-                 : "memory");
-}
-
-/* Copies n_bytes, a multiple of 16 at multiples of 16, by the copy engine; arrives at the barrier when done. */
-static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 :
-                 : "r"(shared_address(to)), "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
                  : "memory");
 }
 

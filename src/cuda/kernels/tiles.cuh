@@ -31,16 +31,6 @@ static __device__ __forceinline__ bool is_word_aligned(const void *p, uint64_t s
     return (((uintptr_t)p | stride * 2) & 15) == 0;
 }
 
-static __device__ __forceinline__ bool is_finite_8(uint4 x)
-{
-    const uint32_t w[4] = {x.x, x.y, x.z, x.w};
-    bool is_good = true;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        is_good = is_good && (w[i] & 0x7f80u) != 0x7f80u && (w[i] & 0x7f800000u) != 0x7f800000u;
-    return is_good;
-}
-
 /* 8 consecutive features of one row, as F32. */
 static __device__ __forceinline__ void widen_8(uint4 x, float *to)
 {
