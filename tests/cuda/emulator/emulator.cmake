@@ -1,16 +1,13 @@
 # A driver library that runs the kernels on the CPU: fake_cuda.c and the kernels compiled for the host. Programs load it
-# by DSR_CUDA_DRIVER. For x86-64 with a C++ compiler; elsewhere it is left out.
-set(dsr_has_emulator OFF)
+# by DSR_CUDA_DRIVER. For x86-64 with a C++ compiler; elsewhere it is left out, and under sanitizers, which know nothing of
+# its threads' stacks.
 include(CheckLanguage)
 check_language(CXX)
-if(CMAKE_CXX_COMPILER AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
-    enable_language(CXX)
-    set(dsr_has_emulator ON)
-endif()
-if(NOT dsr_has_emulator)
-    message(STATUS "Emulator of CUDA kernels: not built (it needs a C++ compiler and x86-64)")
+if(DSR_SANITIZE OR NOT CMAKE_CXX_COMPILER OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+    message(STATUS "Emulator of CUDA kernels: not built (it needs a C++ compiler and x86-64, and no sanitizers)")
     return()
 endif()
+enable_language(CXX)
 
 set(dsr_emulator_dir ${PROJECT_SOURCE_DIR}/tests/cuda/emulator)
 set(dsr_kernel_list ${dsr_cuda_dir}/kernel_list.inc)
