@@ -124,6 +124,13 @@ static int has_packed_keys_alone(const void *plan)
     return n_packed_rows(p) == p->n_rows;
 }
 
+static int has_packed_keys_too(const void *plan)
+{
+    const dsri_indexer_plan *p = plan;
+    const uint32_t n = n_packed_rows(p);
+    return n > 0 && n < p->n_rows;
+}
+
 static int has_no_packed_keys(const void *plan)
 {
     return n_packed_rows(plan) == 0;
@@ -154,6 +161,18 @@ enum {
     ROW_SCORES_SHARED_BYTES = 8 * 6 * 4096 + 64 * 256 + 64 * 8 + 256,
     FP4_SCORES_SHARED_BYTES = 12 * 7 * (1024 + 64) + 2 * (8192 + 512 + 256) + 64 * 8 + 256
 };
+
+#define ROW_SCORES_LAUNCH                                                                                              \
+    {                                                                                                                  \
+        .entry = "dsr_indexer_scores_row_bf16__cuda", .block_x = 256, .shared_bytes = ROW_SCORES_SHARED_BYTES,         \
+        .grid = row_scores_grid,                                                                                       \
+    }
+
+#define FP4_SCORES_LAUNCH                                                                                              \
+    {                                                                                                                  \
+        .entry = "dsr_indexer_scores_fp4__cuda", .block_x = 384, .shared_bytes = FP4_SCORES_SHARED_BYTES,              \
+        .grid = fp4_scores_grid,                                                                                       \
+    }
 
 #define SELECT_LAUNCH                                                                                                  \
     {                                                                                                                  \
@@ -331,11 +350,7 @@ static const dsri_cuda_kernel kernels[] = {
     ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
-     .launches = {{.entry = "dsr_indexer_scores_fp4__cuda",
-                   .block_x = 384,
-                   .shared_bytes = FP4_SCORES_SHARED_BYTES,
-                   .grid = fp4_scores_grid},
-                  SELECT_LAUNCH},
+     .launches = {FP4_SCORES_LAUNCH, SELECT_LAUNCH},
      .accepts = has_packed_keys_alone},
     {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
@@ -348,12 +363,14 @@ static const dsri_cuda_kernel kernels[] = {
     {.op = DSRI_OP_INDEXER,
      .exactness = DSR_EXACT_ROW,
      .n_launches = 2,
-     .launches = {{.entry = "dsr_indexer_scores_row_bf16__cuda",
-                   .block_x = 256,
-                   .shared_bytes = ROW_SCORES_SHARED_BYTES,
-                   .grid = row_scores_grid},
-                  SELECT_LAUNCH},
+     .launches = {ROW_SCORES_LAUNCH, SELECT_LAUNCH},
      .accepts = has_no_packed_keys},
+    /* Each row by the kernel that it has alone. */
+    {.op = DSRI_OP_INDEXER,
+     .exactness = DSR_EXACT_ROW,
+     .n_launches = 3,
+     .launches = {ROW_SCORES_LAUNCH, FP4_SCORES_LAUNCH, SELECT_LAUNCH},
+     .accepts = has_packed_keys_too},
     {.op = DSRI_OP_COMPRESSOR,
      .n_launches = 1,
      .launches = {{.entry = "dsr_compressor_f32__cuda", .block_x = 512, .grid = compressor_grid}}},

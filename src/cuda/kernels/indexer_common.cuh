@@ -66,12 +66,18 @@ struct indexer_line {
     uint64_t row_end[DSRI_MAX_ROWS]; /* of a row's tiles; all of them past the last row */
 };
 
-/* Called by the whole block; line is in shared memory. */
-template <int TILE> static __device__ __forceinline__ void line_up(const dsri_indexer_plan &plan, indexer_line &line)
+/* Rows that a kernel takes. */
+enum index_rows { PLAIN_ROWS = 1, PACKED_ROWS = 2, ALL_ROWS = 3 };
+
+/* Lines up the tiles of the rows that are taken. Called by the whole block; line is in shared memory. */
+template <int TILE, index_rows TAKEN>
+static __device__ __forceinline__ void line_up(const dsri_indexer_plan &plan, indexer_line &line)
 {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
-    for (uint32_t r = warp; r < DSRI_MAX_ROWS; r += n_warps)
-        line.row_end[r] = r < plan.n_rows ? (uint64_t)tiles_of_query<TILE>(plan.rows[r]) * plan.rows[r].n_queries : 0;
+    for (uint32_t r = warp; r < DSRI_MAX_ROWS; r += n_warps) {
+        const bool is_taken = r < plan.n_rows && (TAKEN & (plan.rows[r].keys.scale_bytes ? PACKED_ROWS : PLAIN_ROWS));
+        line.row_end[r] = is_taken ? (uint64_t)tiles_of_query<TILE>(plan.rows[r]) * plan.rows[r].n_queries : 0;
+    }
     __syncthreads();
     if (warp == 0) {
         const uint64_t low = line.row_end[2 * lane], high = line.row_end[2 * lane + 1];

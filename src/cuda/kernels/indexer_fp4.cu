@@ -251,9 +251,11 @@ static __device__ __forceinline__ void join_groups(const float c[4][FRAGMENTS], 
             joined[column][i] = group ? __fadd_rn(joined[column][i], c[column][i]) : c[column][i];
 }
 
-/* Scores of 16 keys by the chain: a lane takes every second head of a key. Gives the score to lanes 0 to 15. */
+/* Scores of 16 keys by the chain: a lane takes every second head of a key, 8 at a time. Gives the score to lanes 0
+ * to 15. */
 static __device__ __noinline__ float chain_fp4(const indexer_query &at, uint32_t n_heads, uint32_t first_key)
 {
+    enum { HEADS = 8 };
     const uint32_t lane = threadIdx.x % 32, key_number = first_key + lane % 16;
     const dsri_cache keys = at.keys;
     dsri_cache_entry key = {nullptr, nullptr};
@@ -262,23 +264,35 @@ static __device__ __noinline__ float chain_fp4(const indexer_query &at, uint32_t
     const uint32_t n_own = n_heads / 2, n_bits = 31 - __clz((int)n_own);
     float waiting[6] = {}, sum = 0.0f; /* sums of 1, 2, 4, ... heads that wait for their partners */
 #pragma unroll 1
-    for (uint32_t i = 0; i < n_own; i++) {
-        const uint32_t head = 2 * (__brev(i) >> (32 - n_bits)) + lane / 16;
-        const uint16_t *q = at.q + head * DSRI_INDEX_DIM;
-        float dot = key.values ? 0.0f : __uint_as_float(0x7fc00000u);
+    for (uint32_t first = 0; first < n_own; first += HEADS) {
+        uint32_t heads[HEADS];
+        float dots[HEADS];
+#pragma unroll
+        for (uint32_t j = 0; j < HEADS; j++) {
+            heads[j] = 2 * (__brev(first + j) >> (32 - n_bits)) + lane / 16;
+            dots[j] = key.values ? 0.0f : __uint_as_float(0x7fc00000u);
+        }
         if (key.values)
 #pragma unroll 1
-            for (uint32_t f = 0; f < DSRI_INDEX_DIM; f++)
-                dot = __fmaf_rn(bf16_to_f32(q[f]), fp4_value(key, f), dot);
-        sum = f32_is_finite(dot) ? __fmul_rn(dot > 0.0f ? dot : 0.0f, at.weights[head]) : __uint_as_float(0x7fc00000u);
-        bool is_carried = true;
+            for (uint32_t f = 0; f < DSRI_INDEX_DIM; f++) {
+                const float value = fp4_value(key, f);
 #pragma unroll
-        for (uint32_t b = 0; b < 6; b++) {
-            if (is_carried && (i >> b & 1u))
-                sum = __fadd_rn(waiting[b], sum);
-            else if (is_carried) {
-                waiting[b] = sum;
-                is_carried = false;
+                for (uint32_t j = 0; j < HEADS; j++)
+                    dots[j] = __fmaf_rn(bf16_to_f32(at.q[heads[j] * DSRI_INDEX_DIM + f]), value, dots[j]);
+            }
+#pragma unroll
+        for (uint32_t j = 0; j < HEADS; j++) {
+            const float positive = dots[j] > 0.0f ? dots[j] : 0.0f;
+            sum = f32_is_finite(dots[j]) ? __fmul_rn(positive, at.weights[heads[j]]) : __uint_as_float(0x7fc00000u);
+            bool is_carried = true;
+#pragma unroll
+            for (uint32_t b = 0; b < 6; b++) {
+                if (is_carried && ((first + j) >> b & 1u))
+                    sum = __fadd_rn(waiting[b], sum);
+                else if (is_carried) {
+                    waiting[b] = sum;
+                    is_carried = false;
+                }
             }
         }
     }
@@ -404,7 +418,7 @@ extern "C" __global__ void __launch_bounds__(FP4_THREADS, 1)
 {
     extern __shared__ uint4 shared_memory[];
     fp4_shared &shared = *reinterpret_cast<fp4_shared *>(shared_memory);
-    line_up<FP4_TILE>(plan, shared.line);
+    line_up<FP4_TILE, PACKED_ROWS>(plan, shared.line);
     for (indexer_piece piece = piece_of_block(shared.line); piece.next < piece.end;) {
         if (threadIdx.x == 0)
             shared.n_bad = 0;

@@ -284,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(SCORE_THREADS, SCORE_BLOCKS_AT_ONCE
 {
     extern __shared__ uint4 shared_memory[];
     score_shared &shared = *reinterpret_cast<score_shared *>(shared_memory);
-    line_up<INDEX_TILE>(plan, shared.line);
+    line_up<INDEX_TILE, ALL_ROWS>(plan, shared.line);
     for (indexer_piece piece = piece_of_block(shared.line); piece.next < piece.end;) {
         next_run<INDEX_TILE>(plan, shared.line, piece, shared.run);
         const key_source source = source_of(shared.run.at);

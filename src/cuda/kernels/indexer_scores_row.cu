@@ -208,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
 {
     extern __shared__ uint4 shared_memory[];
     row_shared &shared = *reinterpret_cast<row_shared *>(shared_memory);
-    line_up<INDEX_TILE>(plan, shared.line);
+    line_up<INDEX_TILE, PLAIN_ROWS>(plan, shared.line);
     for (indexer_piece piece = piece_of_block(shared.line); piece.next < piece.end;) {
         next_run<INDEX_TILE>(plan, shared.line, piece, shared.run);
         if (source_of(shared.run.at) == BY_WORDS)
