@@ -242,8 +242,8 @@ static void run_packed(const packed_case *c)
         while (t < c->n_keys && memcmp(&scores[t], &given_scores[t], 4) == 0)
             t++;
         const int is_good = t == c->n_keys && memcmp(given, expected, sizeof given) == 0;
-        n_passed += is_good;
-        n_failed += !is_good;
+        n_passed += is_good ? 1u : 0u;
+        n_failed += is_good ? 0u : 1u;
         if (!is_good)
             printf("FAIL packed: %u heads, %u keys, pages of %u, %s q, span %u, row %u: score %u is %a, expected %a\n",
                    c->n_heads, c->n_keys, c->page_size, c->q_is_grid ? "grid" : "other", c->scale_span, r, t,
