@@ -2,6 +2,7 @@
 #ifndef DSROWS_DSROWS_H
 #define DSROWS_DSROWS_H
 
+#include <dsrows/attention.h>
 #include <dsrows/cache.h>
 #include <dsrows/context.h>
 #include <dsrows/encoder.h>

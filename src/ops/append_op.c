@@ -18,7 +18,7 @@ static uint32_t n_tokens_of(const dsr_append_row *row)
 typedef struct append_sizes {
     uint64_t cache_bytes[DSRI_MAX_ROWS];
     uint64_t table_bytes[DSRI_MAX_ROWS];
-    uint64_t source_rows;
+    dsri_need source_rows;
 } append_sizes;
 
 static dsr_status copy_frequencies(const dsri_check *check, const dsr_append_desc *desc, dsri_append_plan *plan)
@@ -76,7 +76,7 @@ static dsr_status check_rows(const dsri_check *check, const dsr_append_desc *des
                              dsri_append_plan *plan, append_sizes *sizes)
 {
     uint64_t n_tokens = 0;
-    sizes->source_rows = 0;
+    sizes->source_rows = (dsri_need){0, 0};
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_append_row *row = &desc->rows[r];
         dsri_append_row_plan *to = &plan->rows[r];
@@ -91,7 +91,7 @@ static dsr_status check_rows(const dsri_check *check, const dsr_append_desc *des
         DSRI_TRY(check_entries(check, r, row));
         DSRI_TRY(dsri_check_cache(check, r, &operand, &to->cache, &sizes->cache_bytes[r], &sizes->table_bytes[r]));
         DSRI_TRY(dsri_check_sum(check, r, "source range", row->source_row, n_tokens_of(row), &source_end));
-        sizes->source_rows = dsri_max64(sizes->source_rows, source_end);
+        dsri_need_at_least(&sizes->source_rows, source_end, r);
         to->first_entry = row->ring_entries ? row->first_entry % row->ring_entries : row->first_entry;
         to->ring_entries = row->ring_entries;
         to->n_tokens = n_tokens_of(row);
@@ -138,8 +138,9 @@ dsr_status dsr_encode_append(dsr_encoder *encoder, const dsr_append_desc *desc)
     plan.min_scale = dsri_min_scale(packed, desc->floor);
     DSRI_TRY(check_rows(&check, desc, packed, &plan, &sizes));
     DSRI_TRY(
-        dsri_check_product(&check, DSRI_SHARED, "source: shape product", sizes.source_rows, desc->dim, &n_elements));
-    DSRI_TRY(dsri_check_view(&check, DSRI_SHARED, "source", &desc->source, DSR_DTYPE_BF16, n_elements, &source));
+        dsri_check_product(&check, DSRI_SHARED, "source: shape product", sizes.source_rows.n, desc->dim, &n_elements));
+    DSRI_TRY(dsri_check_shared_view(&check, "source", &desc->source, DSR_DTYPE_BF16, n_elements, sizes.source_rows.row,
+                                    &source));
     dsri_footprint_init(&footprint, field_names);
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         plan.rows[r].source = (const uint16_t *)source + desc->rows[r].source_row * desc->dim;

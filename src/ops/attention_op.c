@@ -13,8 +13,8 @@ static const char *const field_names[] = {"kv", "kv_layout.page_table", "indices
 
 /* What the rows need of the shared views. */
 typedef struct attention_needs {
-    uint64_t query_rows; /* rows of q and of output; less than 2^33 */
-    uint64_t indices;
+    dsri_need query_rows; /* rows of q and of output; less than 2^33 */
+    dsri_need indices;    /* elements */
     uint64_t workspace_bytes;
 } attention_needs;
 
@@ -102,28 +102,28 @@ static dsr_status check_u32_fields(const dsri_check *check, uint32_t r, const ds
 static dsr_status check_rows(const dsri_check *check, const dsr_attention_desc *desc, dsri_attention_plan *plan,
                              attention_needs *needs, dsri_footprint *footprint)
 {
-    needs->query_rows = 0;
+    needs->query_rows = (dsri_need){0, 0};
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_attention_row *row = &desc->rows[r];
         DSRI_TRY(check_lengths(check, r, row));
         DSRI_TRY(check_kv(check, r, row, &plan->rows[r].kv, footprint));
-        DSRI_TRY(check_query_rows_unused(check, desc->rows, r, needs->query_rows));
+        DSRI_TRY(check_query_rows_unused(check, desc->rows, r, needs->query_rows.n));
         DSRI_TRY(check_u32_fields(check, r, row));
-        needs->query_rows = dsri_max64(needs->query_rows, row->q_row + n_queries_of(row));
+        dsri_need_at_least(&needs->query_rows, row->q_row + n_queries_of(row), r);
     }
     return DSR_OK;
 }
 
 static dsr_status check_index_lists(const dsri_check *check, const dsr_attention_desc *desc, attention_needs *needs)
 {
-    needs->indices = 0;
+    needs->indices = (dsri_need){0, 0};
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_attention_row *row = &desc->rows[r];
         uint64_t span, end;
         DSRI_TRY(
             dsri_check_extent(check, r, "index range", n_queries_of(row), index_stride_of(row), row->width, &span));
         DSRI_TRY(dsri_check_sum(check, r, "index range", row->index_offset, span, &end));
-        needs->indices = dsri_max64(needs->indices, end);
+        dsri_need_at_least(&needs->indices, end, r);
     }
     return DSR_OK;
 }
@@ -155,12 +155,13 @@ typedef struct attention_addresses {
 static dsr_status check_shared_views(const dsri_check *check, const dsr_attention_desc *desc, attention_needs *needs,
                                      attention_addresses *at)
 {
-    const uint64_t q_elements = needs->query_rows * desc->n_heads * DSR_HEAD_DIM;
-    DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "q", &desc->q, DSR_DTYPE_BF16, q_elements, &at->q));
-    DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "output", &desc->output, DSR_DTYPE_BF16, q_elements, &at->output));
+    const uint64_t q_elements = needs->query_rows.n * desc->n_heads * DSR_HEAD_DIM;
+    DSRI_TRY(dsri_check_shared_view(check, "q", &desc->q, DSR_DTYPE_BF16, q_elements, needs->query_rows.row, &at->q));
+    DSRI_TRY(dsri_check_shared_view(check, "output", &desc->output, DSR_DTYPE_BF16, q_elements, needs->query_rows.row,
+                                    &at->output));
     DSRI_TRY(check_index_lists(check, desc, needs));
-    DSRI_TRY(
-        dsri_check_view(check, DSRI_SHARED, "indices", &desc->indices, DSR_DTYPE_I32, needs->indices, &at->indices));
+    DSRI_TRY(dsri_check_shared_view(check, "indices", &desc->indices, DSR_DTYPE_I32, needs->indices.n,
+                                    needs->indices.row, &at->indices));
     DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "sinks", &desc->sinks, DSR_DTYPE_F32, desc->n_heads, &at->sinks));
     DSRI_TRY(sum_workspace(check, desc, &needs->workspace_bytes));
     return dsri_check_view(check, DSRI_SHARED, "workspace", &desc->workspace, DSR_DTYPE_U8, needs->workspace_bytes,

@@ -106,12 +106,12 @@ static dsr_status check_states_disjoint(const dsri_check *check, const dsr_compr
 }
 
 /* Rows of kv and score, and of output, that the shared views must hold; output rows may not meet. */
-static dsr_status check_row_ranges(const dsri_check *check, const dsr_compressor_desc *desc, uint64_t *token_rows,
-                                   uint64_t *output_rows)
+static dsr_status check_row_ranges(const dsri_check *check, const dsr_compressor_desc *desc, dsri_need *token_rows,
+                                   dsri_need *output_rows)
 {
     dsr_range outputs[DSRI_MAX_ROWS];
     uint32_t first, second;
-    *token_rows = *output_rows = 0;
+    *token_rows = *output_rows = (dsri_need){0, 0};
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_compressor_row *row = &desc->rows[r];
         uint64_t token_end;
@@ -119,8 +119,8 @@ static dsr_status check_row_ranges(const dsri_check *check, const dsr_compressor
         outputs[r].begin = row->output_row;
         DSRI_TRY(dsri_check_sum(check, r, "output range", row->output_row, output_rows_of(row, desc->ratio),
                                 &outputs[r].end));
-        *token_rows = dsri_max64(*token_rows, token_end);
-        *output_rows = dsri_max64(*output_rows, outputs[r].end);
+        dsri_need_at_least(token_rows, token_end, r);
+        dsri_need_at_least(output_rows, outputs[r].end, r);
     }
     if (dsri_find_overlap(outputs, desc->n_rows, &first, &second))
         return dsri_check_fail(check, second, DSR_ERR_OVERLAP,
@@ -139,18 +139,19 @@ typedef struct compressor_addresses {
     void *output;
 } compressor_addresses;
 
-static dsr_status check_shared_views(const dsri_check *check, const dsr_compressor_desc *desc, uint64_t token_rows,
-                                     uint64_t output_rows, compressor_addresses *at)
+static dsr_status check_shared_views(const dsri_check *check, const dsr_compressor_desc *desc, dsri_need token_rows,
+                                     dsri_need output_rows, compressor_addresses *at)
 {
     const uint64_t columns = columns_of(desc->ratio, desc->dim);
     uint64_t n_tokens, n_output;
-    DSRI_TRY(dsri_check_product(check, DSRI_SHARED, "kv: shape product", token_rows, columns, &n_tokens));
-    DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "kv", &desc->kv, DSR_DTYPE_F32, n_tokens, &at->kv));
-    DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "score", &desc->score, DSR_DTYPE_F32, n_tokens, &at->score));
+    DSRI_TRY(dsri_check_product(check, DSRI_SHARED, "kv: shape product", token_rows.n, columns, &n_tokens));
+    DSRI_TRY(dsri_check_shared_view(check, "kv", &desc->kv, DSR_DTYPE_F32, n_tokens, token_rows.row, &at->kv));
+    DSRI_TRY(dsri_check_shared_view(check, "score", &desc->score, DSR_DTYPE_F32, n_tokens, token_rows.row, &at->score));
     DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "ape", &desc->ape, DSR_DTYPE_F32, desc->ratio * columns, &at->ape));
     DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "norm", &desc->norm, DSR_DTYPE_F32, desc->dim, &at->norm));
-    DSRI_TRY(dsri_check_product(check, DSRI_SHARED, "output: shape product", output_rows, desc->dim, &n_output));
-    return dsri_check_view(check, DSRI_SHARED, "output", &desc->output, DSR_DTYPE_BF16, n_output, &at->output);
+    DSRI_TRY(dsri_check_product(check, DSRI_SHARED, "output: shape product", output_rows.n, desc->dim, &n_output));
+    return dsri_check_shared_view(check, "output", &desc->output, DSR_DTYPE_BF16, n_output, output_rows.row,
+                                  &at->output);
 }
 
 static void plan_rows(const dsr_compressor_desc *desc, const compressor_addresses *at, dsri_compressor_plan *plan,
@@ -195,7 +196,7 @@ dsr_status dsr_encode_compressor(dsr_encoder *encoder, const dsr_compressor_desc
     dsri_compressor_plan plan;
     dsri_footprint footprint;
     compressor_addresses at;
-    uint64_t token_rows, output_rows;
+    dsri_need token_rows, output_rows;
     DSRI_TRY(dsri_check_encoder(&check, encoder, DSRI_OP_COMPRESSOR, desc));
     DSRI_TRY(dsri_check_struct_size(&check, desc->struct_size, sizeof(*desc)));
     DSRI_TRY(dsri_check_row_count(&check, desc->n_rows, desc->rows, "rows"));

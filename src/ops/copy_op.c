@@ -43,9 +43,9 @@ static dsr_status destination_rows_of(const dsri_check *check, uint32_t r, const
 }
 
 static dsr_status check_rows(const dsri_check *check, const dsr_copy_desc *desc, dsri_copy_plan *plan,
-                             uint64_t *source_rows)
+                             dsri_need *source_rows)
 {
-    *source_rows = 0;
+    *source_rows = (dsri_need){0, 0};
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_copy_row *row = &desc->rows[r];
         dsri_copy_row_plan *to = &plan->rows[r];
@@ -56,7 +56,7 @@ static dsr_status check_rows(const dsri_check *check, const dsr_copy_desc *desc,
         DSRI_TRY(
             dsri_check_view(check, r, "destination", &row->destination, desc->source.dtype, n_elements, &destination));
         DSRI_TRY(dsri_check_sum(check, r, "source range", row->source_row, n_copies_of(row), &source_end));
-        *source_rows = dsri_max64(*source_rows, source_end);
+        dsri_need_at_least(source_rows, source_end, r);
         to->destination = destination;
         to->destination_row = row->ring_rows ? row->destination_row % row->ring_rows : row->destination_row;
         to->ring_rows = row->ring_rows;
@@ -84,7 +84,8 @@ dsr_status dsr_encode_copy(dsr_encoder *encoder, const dsr_copy_desc *desc)
     dsri_check check;
     dsri_copy_plan plan;
     dsri_footprint footprint;
-    uint64_t source_rows, n_elements;
+    dsri_need source_rows;
+    uint64_t n_elements;
     void *source;
     DSRI_TRY(dsri_check_encoder(&check, encoder, DSRI_OP_COPY, desc));
     DSRI_TRY(dsri_check_struct_size(&check, desc->struct_size, sizeof(*desc)));
@@ -93,9 +94,10 @@ dsr_status dsr_encode_copy(dsr_encoder *encoder, const dsr_copy_desc *desc)
     plan.n_rows = desc->n_rows;
     plan.row_bytes = desc->row_elements * dsr_dtype_size(desc->source.dtype);
     DSRI_TRY(check_rows(&check, desc, &plan, &source_rows));
-    DSRI_TRY(
-        dsri_check_product(&check, DSRI_SHARED, "source: shape product", source_rows, desc->row_elements, &n_elements));
-    DSRI_TRY(dsri_check_view(&check, DSRI_SHARED, "source", &desc->source, desc->source.dtype, n_elements, &source));
+    DSRI_TRY(dsri_check_product(&check, DSRI_SHARED, "source: shape product", source_rows.n, desc->row_elements,
+                                &n_elements));
+    DSRI_TRY(dsri_check_shared_view(&check, "source", &desc->source, desc->source.dtype, n_elements, source_rows.row,
+                                    &source));
     dsri_footprint_init(&footprint, field_names);
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         plan.rows[r].source = (const uint8_t *)source + desc->rows[r].source_row * plan.row_bytes;

@@ -14,9 +14,9 @@ static const char *const field_names[] = {"keys",     "key_layout.page_table", "
 
 /* What the rows need of the shared views. */
 typedef struct indexer_needs {
-    uint64_t query_rows;
-    uint64_t output;
-    uint64_t scores;
+    dsri_need query_rows;
+    dsri_need output; /* elements */
+    dsri_need scores; /* elements */
     uint64_t workspace_bytes;
     int interleaved; /* lists of one row lie in the gaps between lists of another */
 } indexer_needs;
@@ -204,7 +204,7 @@ static dsr_status check_rows(const dsri_check *check, const dsr_indexer_desc *de
                              indexer_needs *needs, dsri_footprint *footprint)
 {
     dsr_range outputs[DSRI_MAX_ROWS], scores[DSRI_MAX_ROWS];
-    needs->query_rows = needs->output = needs->scores = 0;
+    needs->query_rows = needs->output = needs->scores = (dsri_need){0, 0};
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_indexer_row *row = &desc->rows[r];
         DSRI_TRY(check_kv_len(check, r, row));
@@ -216,10 +216,10 @@ static dsr_status check_rows(const dsri_check *check, const dsr_indexer_desc *de
         DSRI_TRY(check_output_range(check, r, row, plan->top_k, &plan->rows[r], &outputs[r]));
         if (desc->scores.buffer) {
             DSRI_TRY(check_score_range(check, r, row, &scores[r]));
-            needs->scores = dsri_max64(needs->scores, scores[r].end);
+            dsri_need_at_least(&needs->scores, scores[r].end, r);
         }
-        needs->query_rows = dsri_max64(needs->query_rows, row->q_row + n_queries_of(row));
-        needs->output = dsri_max64(needs->output, outputs[r].end);
+        dsri_need_at_least(&needs->query_rows, row->q_row + n_queries_of(row), r);
+        dsri_need_at_least(&needs->output, outputs[r].end, r);
     }
     DSRI_TRY(check_outputs_disjoint(check, desc, plan, outputs, &needs->interleaved));
     return desc->scores.buffer ? check_scores_disjoint(check, desc, scores) : DSR_OK;
@@ -253,17 +253,20 @@ typedef struct indexer_addresses {
 static dsr_status check_shared_views(const dsri_check *check, const dsr_indexer_desc *desc, indexer_needs *needs,
                                      indexer_addresses *at)
 {
-    const uint64_t n_weights = needs->query_rows * desc->n_heads;
-    DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "q", &desc->q, DSR_DTYPE_BF16, n_weights * DSR_INDEX_DIM, &at->q));
-    DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "weights", &desc->weights, DSR_DTYPE_F32, n_weights, &at->weights));
+    const uint64_t n_weights = needs->query_rows.n * desc->n_heads;
+    DSRI_TRY(dsri_check_shared_view(check, "q", &desc->q, DSR_DTYPE_BF16, n_weights * DSR_INDEX_DIM,
+                                    needs->query_rows.row, &at->q));
+    DSRI_TRY(dsri_check_shared_view(check, "weights", &desc->weights, DSR_DTYPE_F32, n_weights, needs->query_rows.row,
+                                    &at->weights));
     at->scores = NULL;
     if (desc->scores.buffer)
-        DSRI_TRY(
-            dsri_check_view(check, DSRI_SHARED, "scores", &desc->scores, DSR_DTYPE_F32, needs->scores, &at->scores));
+        DSRI_TRY(dsri_check_shared_view(check, "scores", &desc->scores, DSR_DTYPE_F32, needs->scores.n,
+                                        needs->scores.row, &at->scores));
     DSRI_TRY(sum_workspace(check, desc, &needs->workspace_bytes));
     DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "workspace", &desc->workspace, DSR_DTYPE_U8, needs->workspace_bytes,
                              &at->workspace));
-    return dsri_check_view(check, DSRI_SHARED, "output", &desc->output, DSR_DTYPE_I32, needs->output, &at->output);
+    return dsri_check_shared_view(check, "output", &desc->output, DSR_DTYPE_I32, needs->output.n, needs->output.row,
+                                  &at->output);
 }
 
 static uint64_t output_bytes(const dsri_indexer_plan *plan, uint32_t r)

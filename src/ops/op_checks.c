@@ -116,13 +116,22 @@ dsr_status dsri_check_view(const dsri_check *check, uint32_t row, const char *fi
     return resolve_view(check, row, field, view, address);
 }
 
+dsr_status dsri_check_shared_view(const dsri_check *check, const char *field, const dsr_view *view, dsr_dtype dtype,
+                                  uint64_t n_elements, uint32_t row, void **address)
+{
+    const int is_short = view->buffer && view->dtype == dtype && view->byte_length / dsr_dtype_size(dtype) < n_elements;
+    return dsri_check_view(check, is_short ? row : DSRI_SHARED, field, view, dtype, n_elements, address);
+}
+
 dsr_status dsri_check_float_view(const dsri_check *check, const char *field, const dsr_view *view, uint64_t n_elements,
-                                 void **address)
+                                 uint32_t row, void **address)
 {
     if (view->buffer && view->dtype != DSR_DTYPE_F32 && view->dtype != DSR_DTYPE_BF16)
         return dsri_check_fail(check, DSRI_SHARED, DSR_ERR_DTYPE, "%s must be f32 or bf16, got %s", field,
                                dsr_dtype_name(view->dtype));
-    return dsri_check_view(check, DSRI_SHARED, field, view, view->dtype, n_elements, address);
+    if (!view->buffer)
+        return dsri_check_view(check, DSRI_SHARED, field, view, view->dtype, n_elements, address);
+    return dsri_check_shared_view(check, field, view, view->dtype, n_elements, row, address);
 }
 
 dsr_status dsri_check_extent(const dsri_check *check, uint32_t row, const char *what, uint64_t count, uint64_t stride,

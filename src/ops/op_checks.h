@@ -65,9 +65,26 @@ dsr_status dsri_check_u32(const dsri_check *check, uint32_t row, const char *fie
 dsr_status dsri_check_view(const dsri_check *check, uint32_t row, const char *field, const dsr_view *view,
                            dsr_dtype dtype, uint64_t n_elements, void **address);
 
-/* The same for a view that all rows share and that may be F32 or BF16. */
+/* The most that a row needs of what all rows share, and the first such row. */
+typedef struct dsri_need {
+    uint64_t n;
+    uint32_t row;
+} dsri_need;
+
+static inline void dsri_need_at_least(dsri_need *need, uint64_t n, uint32_t row)
+{
+    if (n > need->n) {
+        need->n = n;
+        need->row = row;
+    }
+}
+
+/* The same for a view that all rows share: if it is too short, the text names the row that needs the most. */
+dsr_status dsri_check_shared_view(const dsri_check *check, const char *field, const dsr_view *view, dsr_dtype dtype,
+                                  uint64_t n_elements, uint32_t row, void **address);
+/* The same for one that may be F32 or BF16. */
 dsr_status dsri_check_float_view(const dsri_check *check, const char *field, const dsr_view *view, uint64_t n_elements,
-                                 void **address);
+                                 uint32_t row, void **address);
 
 /* (count - 1) * stride + length: elements of `count` (not 0) pieces of `length` that start `stride` apart. `what` names
  * the sum in the failure text. */

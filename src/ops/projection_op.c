@@ -87,7 +87,7 @@ static dsr_status check_views(const dsri_check *check, const dsr_projection_desc
     DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "input", &desc->input, DSR_DTYPE_BF16, n_vectors * shape->n_inputs,
                              &input));
     DSRI_TRY(check_weight(check, desc, shape, &weight, &scales));
-    DSRI_TRY(dsri_check_float_view(check, "output", &desc->output, n_vectors * shape->n_outputs, &output));
+    DSRI_TRY(dsri_check_float_view(check, "output", &desc->output, n_vectors * shape->n_outputs, DSRI_SHARED, &output));
     plan->input = input;
     plan->weight = weight;
     plan->scales = scales;

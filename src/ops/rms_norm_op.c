@@ -26,11 +26,11 @@ static dsr_status check_views(const dsri_check *check, const dsr_rms_norm_desc *
                               void **output)
 {
     const uint64_t n_elements = desc->n_vectors * desc->dim;
-    DSRI_TRY(dsri_check_float_view(check, "input", &desc->input, n_elements, input));
+    DSRI_TRY(dsri_check_float_view(check, "input", &desc->input, n_elements, DSRI_SHARED, input));
     *weight = NULL;
     if (desc->weight.buffer)
         DSRI_TRY(dsri_check_view(check, DSRI_SHARED, "weight", &desc->weight, DSR_DTYPE_F32, desc->dim, weight));
-    return dsri_check_float_view(check, "output", &desc->output, n_elements, output);
+    return dsri_check_float_view(check, "output", &desc->output, n_elements, DSRI_SHARED, output);
 }
 
 dsr_status dsr_encode_rms_norm(dsr_encoder *encoder, const dsr_rms_norm_desc *desc)

@@ -53,12 +53,12 @@ static dsr_status copy_frequencies(const dsri_check *check, const dsr_rope_desc 
 }
 
 /* Positions and the number of heads to rotate fit 32 bits; rows do not meet. */
-static dsr_status check_rows(const dsri_check *check, const dsr_rope_desc *desc, uint64_t *n_tokens)
+static dsr_status check_rows(const dsri_check *check, const dsr_rope_desc *desc, dsri_need *n_tokens)
 {
     dsr_range tokens[DSRI_MAX_ROWS];
     uint32_t first, second;
     uint64_t n_heads = 0;
-    *n_tokens = 0;
+    *n_tokens = (dsri_need){0, 0};
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_rope_row *row = &desc->rows[r];
         const uint64_t last = row->start_pos + (uint64_t)(n_tokens_of(row) - 1) * position_step_of(row);
@@ -71,7 +71,7 @@ static dsr_status check_rows(const dsri_check *check, const dsr_rope_desc *desc,
         DSRI_TRY(dsri_check_u32(check, r, "number of heads of all tokens", n_heads));
         tokens[r].begin = row->row;
         DSRI_TRY(dsri_check_sum(check, r, "token range", row->row, n_tokens_of(row), &tokens[r].end));
-        *n_tokens = dsri_max64(*n_tokens, tokens[r].end);
+        dsri_need_at_least(n_tokens, tokens[r].end, r);
     }
     if (dsri_find_overlap(tokens, desc->n_rows, &first, &second))
         return dsri_check_fail(check, second, DSR_ERR_OVERLAP,
@@ -81,14 +81,14 @@ static dsr_status check_rows(const dsri_check *check, const dsr_rope_desc *desc,
     return DSR_OK;
 }
 
-static dsr_status check_views(const dsri_check *check, const dsr_rope_desc *desc, uint64_t n_tokens, void **input,
+static dsr_status check_views(const dsri_check *check, const dsr_rope_desc *desc, dsri_need n_tokens, void **input,
                               void **output)
 {
     uint64_t n_elements;
-    DSRI_TRY(dsri_check_product(check, DSRI_SHARED, "input: shape product", n_tokens,
+    DSRI_TRY(dsri_check_product(check, DSRI_SHARED, "input: shape product", n_tokens.n,
                                 (uint64_t)desc->n_heads * desc->head_dim, &n_elements));
-    DSRI_TRY(dsri_check_float_view(check, "input", &desc->input, n_elements, input));
-    return dsri_check_view(check, DSRI_SHARED, "output", &desc->output, DSR_DTYPE_BF16, n_elements, output);
+    DSRI_TRY(dsri_check_float_view(check, "input", &desc->input, n_elements, n_tokens.row, input));
+    return dsri_check_shared_view(check, "output", &desc->output, DSR_DTYPE_BF16, n_elements, n_tokens.row, output);
 }
 
 static void plan_rows(const dsr_rope_desc *desc, void *input, void *output, dsri_rope_plan *plan)
@@ -125,7 +125,7 @@ dsr_status dsr_encode_rope(dsr_encoder *encoder, const dsr_rope_desc *desc)
     dsri_check check;
     dsri_rope_plan plan;
     dsri_footprint footprint;
-    uint64_t n_tokens;
+    dsri_need n_tokens;
     void *input, *output;
     int in_place;
     DSRI_TRY(dsri_check_encoder(&check, encoder, DSRI_OP_ROPE, desc));

@@ -96,7 +96,7 @@ static const api_fault faults[] = {
     FAULT_OF(SOURCES, DSR_ERR_OVERFLOW, "source: shape product overflows", SET(rows[1].source_row, UINT64_MAX / 4)),
     FAULT_OF(SOURCES, DSR_ERR_NULL, "source is null", SET(desc.source.buffer, 0)),
     FAULT_OF(SOURCES, DSR_ERR_DTYPE, "source must be bf16, got f32", SET(desc.source.dtype, DSR_DTYPE_F32)),
-    FAULT_OF(SOURCES, DSR_ERR_SIZE, "source holds 5119 bytes, needs 5120", SET(desc.source.byte_length, 5119)),
+    FAULT_OF(SOURCES, DSR_ERR_SIZE, "row 2: source holds 5119 bytes, needs 5120", SET(desc.source.byte_length, 5119)),
     FAULT_OF(SOURCES, DSR_ERR_ALIGNMENT, "source", ADD(desc.source.byte_offset, 1)),
     FAULT_OF(PLACES | CACHES, DSR_ERR_OVERLAP, "row 2: cache overlaps cache of row 1",
              COPY(rows[2].cache.byte_offset, rows[1].cache.byte_offset)),

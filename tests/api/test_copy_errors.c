@@ -72,8 +72,8 @@ static const api_fault faults[] = {
              SET(rows[2].destination.byte_length, 255)),
 
     FAULT_OF(SOURCES, DSR_ERR_OVERFLOW, "source: shape product overflows", SET(rows[1].source_row, UINT64_MAX / 8)),
-    FAULT_OF(SOURCES, DSR_ERR_SIZE, "source holds 319 bytes, needs 320", SET(desc.source.byte_length, 319)),
-    FAULT_OF(SOURCES, DSR_ERR_SIZE, "source holds 384 bytes, needs 448", SET(rows[1].source_row, 5)),
+    FAULT_OF(SOURCES, DSR_ERR_SIZE, "row 2: source holds 319 bytes, needs 320", SET(desc.source.byte_length, 319)),
+    FAULT_OF(SOURCES, DSR_ERR_SIZE, "row 1: source holds 384 bytes, needs 448", SET(rows[1].source_row, 5)),
     FAULT(DSR_ERR_ALIGNMENT, "source", ADD(desc.source.byte_offset, 1)),
     FAULT_OF(PLACES, DSR_ERR_OVERLAP, "row 2: destination overlaps destination of row 1",
              COPY(rows[2].destination.byte_offset, rows[1].destination.byte_offset),
