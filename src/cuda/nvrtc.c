@@ -11,7 +11,7 @@ typedef struct nvrtc_program_st *nvrtc_program;
 enum { NVRTC_SUCCESS = 0, NVRTC_OUT_OF_MEMORY = 1, NVRTC_COMPILATION = 6 };
 
 typedef struct nvrtc {
-    void *library;
+    void *handle;
     const char *(*error_string)(nvrtc_result result);
     nvrtc_result (*create)(nvrtc_program *program, const char *source, const char *name, int n_headers,
                            const char *const *headers, const char *const *include_names);
@@ -23,7 +23,7 @@ typedef struct nvrtc {
     nvrtc_result (*destroy)(nvrtc_program *program);
 } nvrtc;
 
-#define FIND(field, name) dsri_cuda_find_symbol(loaded->library, name, &loaded->field, sizeof loaded->field)
+#define FIND(field, name) dsri_cuda_find_symbol(loaded->handle, name, &loaded->field, sizeof loaded->field)
 
 static dsr_status load(dsr_context *context, nvrtc *loaded)
 {
@@ -31,11 +31,11 @@ static dsr_status load(dsr_context *context, nvrtc *loaded)
     const char *wanted = getenv("DSR_NVRTC");
     memset(loaded, 0, sizeof *loaded);
     if (wanted != NULL && wanted[0] != '\0')
-        loaded->library = dlopen(wanted, RTLD_NOW | RTLD_LOCAL);
+        loaded->handle = dlopen(wanted, RTLD_NOW | RTLD_LOCAL);
     else
-        for (size_t i = 0; i < sizeof names / sizeof names[0] && loaded->library == NULL; i++)
-            loaded->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (loaded->library == NULL)
+        for (size_t i = 0; i < sizeof names / sizeof names[0] && loaded->handle == NULL; i++)
+            loaded->handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (loaded->handle == NULL)
         return dsri_fail(context, DSR_ERR_UNSUPPORTED_DEVICE,
                          "registry: CUDA C needs NVRTC, a library of the CUDA toolkit: %s cannot be loaded",
                          wanted != NULL && wanted[0] != '\0' ? wanted : names[0]);
@@ -44,7 +44,7 @@ static dsr_status load(dsr_context *context, nvrtc *loaded)
         FIND(log, "nvrtcGetProgramLog") && FIND(image_size, "nvrtcGetCUBINSize") && FIND(image, "nvrtcGetCUBIN") &&
         FIND(destroy, "nvrtcDestroyProgram"))
         return DSR_OK;
-    (void)dlclose(loaded->library);
+    (void)dlclose(loaded->handle);
     return dsri_fail(context, DSR_ERR_UNSUPPORTED_DEVICE, "registry: NVRTC is too old: at least 11.2 is needed");
 }
 
@@ -146,7 +146,7 @@ dsr_status dsri_nvrtc_compile(dsri_cuda_device *device, const dsr_device_kernel_
     dsr_status status = load(context, &loaded);
     if (status == DSR_OK) {
         status = compile(&loaded, device, desc, source, n_options, options, image, image_bytes);
-        (void)dlclose(loaded.library);
+        (void)dlclose(loaded.handle);
     }
     dsri_release(&context->allocator, options, n_bytes);
     return status;
