@@ -49,8 +49,8 @@ struct score_shared {
     score_stage ring[SCORE_STAGES];
     indexer_line line;
     indexer_run run;
-    float weights[128]; /* by place */
-    float q[];          /* [pass][feature][place] */
+    float weights[128];    /* by place */
+    alignas(16) float q[]; /* [pass][feature][place] */
 };
 
 /* Words of 16 bytes of the queries that a thread loads at a time. */
