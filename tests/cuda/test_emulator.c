@@ -79,7 +79,8 @@ static void test_right_kernels_pass(void **state)
 {
     (void)state;
     static const char *const kernels[] = {"right_barrier", "right_warp", "right_same_value", "right_atomic",
-                                          "right_copy",    "right_bulk", "right_cluster",    "right_last_block"};
+                                          "right_copy",    "right_bulk", "right_cluster",    "right_last_block",
+                                          "right_pairs"};
     if (cuLaunchKernel == NULL)
         skip();
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
@@ -116,6 +117,10 @@ static void test_wrong_kernels_are_reported(void **state)
         {"wrong_last_block", "race: reads 4 bytes of device memory"},
         {"wrong_blocks_collide", "race: writes 4 bytes of device memory"},
         {"wrong_unwritten_data", "reads device memory that nobody wrote"},
+        {"wrong_misaligned", "an access of 16 bytes"},
+        {"wrong_misaligned_data", "an access of 8 bytes"},
+        {"wrong_misaligned_copy", "cp.async"},
+        {"wrong_misaligned_atomic", "an atomic operation of 8 bytes"},
     };
     if (cuLaunchKernel == NULL)
         skip();

@@ -17,7 +17,8 @@ add_custom_command(OUTPUT ${dsr_kernel_list}
     DEPENDS ${dsr_cuda_kernels} ${dsr_emulator_dir}/list_kernels.cmake
     COMMENT "Listing the CUDA kernels" VERBATIM)
 # A driver library whose kernels are all_kernels.cu and kernel_list.inc of a directory. A checked one sees every access to
-# memory too, by the calls that the compiler makes for -fsanitize=thread, which the emulator answers itself.
+# memory too, and whether it is aligned, by the calls that the compiler makes for -fsanitize=thread,alignment, which the
+# emulator answers itself.
 function(dsr_add_emulated_driver library kernels_dir is_checked)
     add_library(${library} SHARED ${PROJECT_SOURCE_DIR}/tests/cuda/fake_cuda.c ${dsr_emulator_dir}/checks.cpp
         ${dsr_emulator_dir}/emulator.cpp ${dsr_emulator_dir}/graph.cpp)
@@ -37,7 +38,7 @@ function(dsr_add_emulated_driver library kernels_dir is_checked)
     endforeach()
     if(is_checked)
         target_compile_definitions(${library} PRIVATE EMULATOR_CHECKS=1)
-        target_compile_options(${library}_kernels PRIVATE -fsanitize=thread)
+        target_compile_options(${library}_kernels PRIVATE -fsanitize=thread,alignment)
     endif()
 endfunction()
 

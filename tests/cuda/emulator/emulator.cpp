@@ -372,6 +372,13 @@ void check_range(uint32_t offset, uint32_t n_bytes)
                       (long long)offset - (long long)begin, launch.shared_bytes);
 }
 
+/* Accesses of n bytes by one instruction are at multiples of n. */
+void check_alignment(const char *what, uintptr_t address, uint32_t n_bytes)
+{
+    if (address % n_bytes != 0)
+        emulator_fail("%s of %u bytes at %#zx: not aligned", what, n_bytes, (size_t)address);
+}
+
 void *peer_memory(uint32_t address, uint32_t n_bytes)
 {
     const uint32_t offset = address & OFFSET_MASK, rank = (address & ~(uint32_t)PEER_FLAG) >> PEER_SHIFT;
@@ -776,6 +783,7 @@ void emulator_written(const void *memory, size_t n_bytes)
 
 void emulator_atomic(const void *p, uint32_t n_bytes)
 {
+    check_alignment("an atomic operation", (uintptr_t)p, n_bytes);
     if (is_checked)
         check_access(p, n_bytes, CHECKED_ATOMIC, __builtin_return_address(0));
     launch.atomic = p;
@@ -971,6 +979,7 @@ static void check_peer(uint32_t address, uint32_t n_bytes, checked_access access
 
 void emulator_read_peer(uint32_t address, void *to, uint32_t n_bytes)
 {
+    check_alignment("a read", address, n_bytes);
     check_peer(address, n_bytes, CHECKED_READ, __builtin_return_address(0));
     memcpy(to, peer_memory(address, n_bytes), n_bytes);
 }
@@ -1037,6 +1046,7 @@ void emulator_mbarrier_arrive(uint32_t barrier, uint32_t n_expected_bytes)
 
 void emulator_send(uint32_t to, const void *from, uint32_t n_bytes, uint32_t barrier)
 {
+    check_alignment("an asynchronous store", to, n_bytes);
     check_peer(to, n_bytes, CHECKED_WRITE, __builtin_return_address(0));
     memcpy(peer_memory(to, n_bytes), from, n_bytes);
     if (is_checked)
@@ -1129,13 +1139,27 @@ ACCESS(__tsan_unaligned_write4, 4, CHECKED_WRITE)
 ACCESS(__tsan_unaligned_write8, 8, CHECKED_WRITE)
 ACCESS(__tsan_unaligned_write16, 16, CHECKED_WRITE)
 
+/* What the compiler calls where -fsanitize=alignment finds a pointer that its type does not allow. */
+struct misaligned_access {
+    const char *file;
+    uint32_t line, column;
+    const void *type;
+    uint8_t log2_alignment, kind;
+};
+
 extern "C" {
+void __ubsan_handle_type_mismatch_v1(const misaligned_access *access, const void *p);
 void __tsan_init(void);
 void __tsan_func_entry(void *);
 void __tsan_func_exit(void);
 void __tsan_read_range(void *p, unsigned long n);
 void __tsan_write_range(void *p, unsigned long n);
 
+void __ubsan_handle_type_mismatch_v1(const misaligned_access *access, const void *p)
+{
+    emulator_fail("%s:%u: an access of %u bytes at %p: not aligned", access->file, access->line,
+                  1u << access->log2_alignment, p);
+}
 void __tsan_init(void)
 {
 }

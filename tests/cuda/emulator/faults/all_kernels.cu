@@ -223,6 +223,47 @@ BODY(wrong_unwritten_data)
 }
 KERNEL_HEAD(wrong_unwritten_data);
 
+BODY(right_pairs)
+{
+    reinterpret_cast<uint2 *>(words)[t / 2] = make_uint2(t / 2, 1);
+    __syncthreads();
+    data[t] = reinterpret_cast<const uint2 *>(words)[t / 2].x;
+}
+KERNEL_HEAD(right_pairs);
+
+BODY(wrong_misaligned)
+{
+    words[t] = t;
+    __syncthreads();
+    if (t < 16)
+        data[t] = reinterpret_cast<const uint4 *>(words + 2)[t % 8].x;
+}
+KERNEL_HEAD(wrong_misaligned);
+
+BODY(wrong_misaligned_data)
+{
+    words[t] = 0;
+    *reinterpret_cast<uint2 *>(data + 1) = make_uint2(1, 2);
+}
+KERNEL_HEAD(wrong_misaligned_data);
+
+BODY(wrong_misaligned_copy)
+{
+    if (t % 4 == 0 && t < 60)
+        copy_async_16(&words[t + 2], &data[t], 16);
+    copy_async_commit();
+    copy_async_wait<0>();
+}
+KERNEL_HEAD(wrong_misaligned_copy);
+
+BODY(wrong_misaligned_atomic)
+{
+    words[t] = 0;
+    __syncthreads();
+    atomicAdd(reinterpret_cast<unsigned long long *>(data + 1), 1ull);
+}
+KERNEL_HEAD(wrong_misaligned_atomic);
+
 /* data[60] counts blocks. The last one reads what the other wrote. */
 static void read_as_last_block(uint32_t *data, uint32_t *words, uint32_t t, bool with_fences)
 {
