@@ -18,6 +18,8 @@ add_executable(dsrows_cli
     ${PROJECT_BINARY_DIR}/golden_bits.c
     ${PROJECT_SOURCE_DIR}/tests/support/caller_fp_mode.c
     ${PROJECT_SOURCE_DIR}/tests/support/guarded_memory.c
+    ${PROJECT_SOURCE_DIR}/tests/support/layer_model.c
+    ${PROJECT_SOURCE_DIR}/tests/support/near_tie.c
     ${PROJECT_SOURCE_DIR}/tests/support/patterns.c
     ${PROJECT_SOURCE_DIR}/tests/support/random.c)
 target_include_directories(dsrows_cli PRIVATE ${PROJECT_SOURCE_DIR}/tools ${PROJECT_SOURCE_DIR}/tests/support)

@@ -1,6 +1,7 @@
 /* One step of an attention layer: the tokens of several sequences, encoded as one list of commands and run. */
 #include "block/layer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* A checked step. Tokens are numbered through in entry order: token `first_token[e] + i` is entry e's i-th. */
@@ -741,6 +742,7 @@ static dsr_status run_step(step *s)
     else
         status = dsr_encoder_reset(layer->step_encoder);
     s->encoder = layer->step_encoder;
+    layer->n_step_tokens = 0;
     place_lists(s);
     for (uint32_t e = 0; e < s->n_entries && status == DSR_OK; e++)
         status = dsri_sequence_make_writable(s->sequences[e]);
@@ -764,63 +766,112 @@ static dsr_status run_step(step *s)
         else
             break_off(s->sequences[e], s->n_entry_tokens[e]);
     }
+    if (status == DSR_OK)
+        layer->n_step_tokens = s->n_tokens;
     return status;
+}
+
+dsr_status dsr_attention_selection(const dsr_attention *layer, uint32_t token, uint32_t *entries, uint32_t *n_entries)
+{
+    if (layer == NULL)
+        return DSR_ERR_NULL;
+    dsr_context *context = layer->context;
+    if (entries == NULL || n_entries == NULL)
+        return dsri_fail(context, DSR_ERR_NULL, "selection: %s is null", entries == NULL ? "entries" : "n_entries");
+    if (layer->config.kind != DSR_LAYER_RATIO_4)
+        return dsri_fail(context, DSR_ERR_VALUE, "selection: the layer has no indexer (ratio 4), its kind is %d",
+                         (int)layer->config.kind);
+    if (layer->n_step_tokens == 0)
+        return dsri_fail(context, DSR_ERR_STATE, "selection: the layer has done no step, or its last one failed");
+    if (token >= layer->n_step_tokens)
+        return dsri_fail(context, DSR_ERR_VALUE, "selection: token must be below %u, the last step's tokens, got %u",
+                         layer->n_step_tokens, token);
+    const uint32_t top_k = layer->config.top_k;
+    const uint64_t first = (uint64_t)token * (DSR_WINDOW + top_k) + DSR_WINDOW;
+    const dsr_status status =
+        dsr_buffer_read(layer->slots[DSRI_SLOT_LISTS], first * sizeof *entries, entries, top_k * sizeof *entries);
+    if (status != DSR_OK)
+        return status;
+    uint32_t n = 0;
+    for (; n < top_k && entries[n] != UINT32_MAX; n++) /* the rest is -1 */
+        entries[n] -= DSRI_RING_ROWS;
+    *n_entries = n;
+    return DSR_OK;
 }
 
 /* ---- checks ----------------------------------------------------------------------------------------------- */
 
-static dsr_status check_rows(dsr_context *context, const char *op, const char *field, const dsr_view *view,
-                             uint64_t n_rows, uint64_t hidden_size, unsigned char **address)
+/* A decode step, or a prefill. */
+typedef struct call {
+    dsr_context *context;
+    int is_prefill;
+    uint32_t entry;  /* of a step: whose rows end last */
+    uint64_t n_rows; /* needed of hidden and output */
+    uint64_t hidden_size;
+} call;
+
+/* What a message begins with: "prefill", or "decode: entry 3". */
+typedef struct place {
+    char text[32];
+} place;
+
+static place place_of(const call *c, uint32_t entry)
 {
-    const uint64_t needed = n_rows * hidden_size * dsr_dtype_size(view->dtype);
-    char what[64];
-    size_t n = strlen(op);
-    memcpy(what, op, n);
-    memcpy(what + n, ": ", 2);
-    memcpy(what + n + 2, field, strlen(field) + 1);
+    place p = {"prefill"};
+    if (!c->is_prefill)
+        snprintf(p.text, sizeof p.text, "decode: entry %u", entry);
+    return p;
+}
+
+static dsr_status check_rows(const call *c, const char *field, const dsr_view *view, unsigned char **address)
+{
+    const uint64_t needed = c->n_rows * c->hidden_size * dsr_dtype_size(view->dtype);
+    char what[32];
     void *begin;
-    const dsr_status status = dsri_view_address(context, view, what, &begin);
+    snprintf(what, sizeof what, "%s: %s", c->is_prefill ? "prefill" : "decode", field);
+    const dsr_status status = dsri_view_address(c->context, view, what, &begin);
     if (status != DSR_OK)
         return status;
     if (view->byte_length < needed)
-        return dsri_fail(context, DSR_ERR_SIZE, "%s: %s holds %llu bytes, needs %llu", op, field,
-                         (unsigned long long)view->byte_length, (unsigned long long)needed);
+        return dsri_fail(c->context, DSR_ERR_SIZE, "%s: %s holds %llu bytes, needs %llu up to row %llu",
+                         place_of(c, c->entry).text, field, (unsigned long long)view->byte_length,
+                         (unsigned long long)needed, (unsigned long long)(c->n_rows - 1));
     *address = begin;
     return DSR_OK;
 }
 
-static dsr_status check_memory(dsr_context *context, const char *op, uint64_t hidden_size, const dsr_view *hidden,
-                               const dsr_view *output, uint64_t n_rows)
+static dsr_status check_memory(const call *c, const dsr_view *hidden, const dsr_view *output)
 {
+    const char *op = c->is_prefill ? "prefill" : "decode";
     if (hidden->dtype != DSR_DTYPE_BF16)
-        return dsri_fail(context, DSR_ERR_DTYPE, "%s: hidden must be bf16, got %s", op, dsr_dtype_name(hidden->dtype));
+        return dsri_fail(c->context, DSR_ERR_DTYPE, "%s: hidden must be bf16, got %s", op,
+                         dsr_dtype_name(hidden->dtype));
     if (output->dtype != DSR_DTYPE_F32 && output->dtype != DSR_DTYPE_BF16)
-        return dsri_fail(context, DSR_ERR_DTYPE, "%s: output must be f32 or bf16, got %s", op,
+        return dsri_fail(c->context, DSR_ERR_DTYPE, "%s: output must be f32 or bf16, got %s", op,
                          dsr_dtype_name(output->dtype));
     unsigned char *in, *out;
-    dsr_status status = check_rows(context, op, "hidden", hidden, n_rows, hidden_size, &in);
+    dsr_status status = check_rows(c, "hidden", hidden, &in);
     if (status == DSR_OK)
-        status = check_rows(context, op, "output", output, n_rows, hidden_size, &out);
+        status = check_rows(c, "output", output, &out);
     if (status != DSR_OK)
         return status;
-    const uint64_t in_bytes = n_rows * hidden_size * 2;
-    const uint64_t out_bytes = n_rows * hidden_size * dsr_dtype_size(output->dtype);
+    const uint64_t in_bytes = c->n_rows * c->hidden_size * 2;
+    const uint64_t out_bytes = c->n_rows * c->hidden_size * dsr_dtype_size(output->dtype);
     if (in < out + out_bytes && out < in + in_bytes)
-        return dsri_fail(context, DSR_ERR_OVERLAP, "%s: hidden and output overlap", op);
+        return dsri_fail(c->context, DSR_ERR_OVERLAP, "%s: hidden and output overlap", op);
     return DSR_OK;
 }
 
-static dsr_status check_room(dsr_context *context, const char *op, uint32_t entry, const dsr_sequence *sequence,
-                             uint64_t n_tokens)
+static dsr_status check_room(const call *c, uint32_t entry, const dsr_sequence *sequence, uint64_t n_tokens)
 {
     if (n_tokens > sequence->storage->max_context - sequence->position)
-        return dsri_fail(context, DSR_ERR_FULL,
-                         "%s: entry %u: the sequence holds %u of at most %u tokens, %llu more do not fit", op, entry,
-                         sequence->position, sequence->storage->max_context, (unsigned long long)n_tokens);
+        return dsri_fail(
+            c->context, DSR_ERR_FULL, "%s: the sequence holds %u of at most %u tokens, %llu more do not fit",
+            place_of(c, entry).text, sequence->position, sequence->storage->max_context, (unsigned long long)n_tokens);
     return DSR_OK;
 }
 
-static dsr_status check_entry(step *s, uint32_t e, const dsr_step_entry *entry)
+static dsr_status check_entry(const call *c, step *s, uint32_t e, const dsr_step_entry *entry)
 {
     dsr_context *context = s->layer->context;
     const uint32_t n_tokens = entry->n_tokens ? entry->n_tokens : 1;
@@ -843,7 +894,7 @@ static dsr_status check_entry(step *s, uint32_t e, const dsr_step_entry *entry)
     }
     if (s->n_tokens + n_tokens > DSR_MAX_STEP_TOKENS)
         return dsri_fail(context, DSR_ERR_ROW_COUNT, "decode: entry %u: more than 64 tokens in one step", e);
-    const dsr_status status = check_room(context, "decode", e, entry->sequence, n_tokens);
+    const dsr_status status = check_room(c, e, entry->sequence, n_tokens);
     if (status != DSR_OK)
         return status;
     s->sequences[e] = entry->sequence;
@@ -872,16 +923,18 @@ dsr_status dsr_attention_decode(dsr_attention *layer, const dsr_step_desc *desc)
     s.layer = layer;
     s.hidden = desc->hidden;
     s.output = desc->output;
-    uint64_t n_rows = 0;
+    call c = {.context = context, .hidden_size = layer->config.hidden_size};
     for (uint32_t e = 0; e < desc->n_entries; e++) {
-        const dsr_status status = check_entry(&s, e, &desc->entries[e]);
+        const dsr_status status = check_entry(&c, &s, e, &desc->entries[e]);
         if (status != DSR_OK)
             return status;
         const uint64_t end = s.first_row[e] + s.n_entry_tokens[e];
-        n_rows = end > n_rows ? end : n_rows;
+        if (end > c.n_rows) {
+            c.n_rows = end;
+            c.entry = e;
+        }
     }
-    const dsr_status status =
-        check_memory(context, "decode", layer->config.hidden_size, &desc->hidden, &desc->output, n_rows);
+    const dsr_status status = check_memory(&c, &desc->hidden, &desc->output);
     return status == DSR_OK ? run_step(&s) : status;
 }
 
@@ -939,9 +992,10 @@ dsr_status dsr_attention_prefill(dsr_attention *layer, dsr_sequence *sequence, u
         return dsri_fail(context, DSR_ERR_CONTEXT_MISMATCH, "prefill: the sequence is of another layer");
     if (n_tokens == 0)
         return dsri_fail(context, DSR_ERR_VALUE, "prefill: n_tokens must not be 0");
-    dsr_status status = check_room(context, "prefill", 0, sequence, n_tokens);
+    const call c = {context, 1, 0, n_tokens, layer->config.hidden_size};
+    dsr_status status = check_room(&c, 0, sequence, n_tokens);
     if (status == DSR_OK)
-        status = check_memory(context, "prefill", layer->config.hidden_size, &hidden, &output, n_tokens);
+        status = check_memory(&c, &hidden, &output);
     if (status == DSR_OK)
         status = dsri_layer_check_usable(layer);
     const int in_pieces = n_tokens > DSR_MAX_STEP_TOKENS;

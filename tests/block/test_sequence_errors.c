@@ -92,6 +92,14 @@ static void expect_step(step_fixture *s, const dsr_step_desc *step, dsr_status w
         assert_int_equal(output[i], 0x5a);
 }
 
+/* The last message begins with `text`. */
+static void expect_text(const block_fixture *f, const char *text)
+{
+    const char *message = dsr_context_error_text(f->context);
+    if (strncmp(message, text, strlen(text)) != 0)
+        fail_msg("\"%s\", needed is \"%s...\"", message, text);
+}
+
 static void step_arguments(void **state)
 {
     step_fixture s;
@@ -124,7 +132,9 @@ static void step_arguments(void **state)
     expect_entry(s.b, UINT64_MAX, 1, DSR_ERR_OVERFLOW);
     expect_entry(s.b, BLOCK_ROWS, 1, DSR_ERR_SIZE);
     expect_entry(s.b, BLOCK_ROWS - 1, 2, DSR_ERR_SIZE);
+    expect_text(&s.f, "decode: entry 1: hidden holds 16384 bytes, needs 16448 up to row 256");
     expect_entry(s.b, 1, 4, DSR_ERR_FULL);
+    expect_text(&s.f, "decode: entry 1: the sequence holds ");
 #undef expect_entry
     step_close(&s);
 }
@@ -150,6 +160,7 @@ static void step_views(void **state)
     step = good;
     step.output.byte_length = 6 * BLOCK_HIDDEN * 4 - 4;
     expect_step(&s, &step, DSR_ERR_SIZE);
+    expect_text(&s.f, "decode: entry 1: output holds 764 bytes, needs 768 up to row 5");
     step = good;
     step.hidden.buffer = NULL;
     expect_step(&s, &step, DSR_ERR_NULL);
@@ -213,6 +224,48 @@ static void too_many_tokens(void **state)
     block_close(&f);
 }
 
+/* Which entries a step's tokens attended to: all of them up to top_k, then those of the indexer's choice. */
+static void selections(void **state)
+{
+    enum { TOP_K = 32 };
+    block_fixture f;
+    uint32_t entries[TOP_K + 1], n = 7;
+    (void)state;
+    block_open(&f, DSR_LAYER_RATIO_4, NULL, NULL);
+    assert_int_equal(f.config.top_k, TOP_K);
+    dsr_sequence *sequence = block_sequence(&f, 200);
+    assert_status(dsr_attention_selection(NULL, 0, entries, &n), DSR_ERR_NULL);
+    assert_status(dsr_attention_selection(f.layer, 0, NULL, &n), DSR_ERR_NULL);
+    assert_status(dsr_attention_selection(f.layer, 0, entries, NULL), DSR_ERR_NULL);
+    assert_status(dsr_attention_selection(f.layer, 0, entries, &n), DSR_ERR_STATE);
+    assert_ok(block_prefill(&f, sequence, 66)); /* pieces of 64 and 2 */
+    assert_status(dsr_attention_selection(f.layer, 2, entries, &n), DSR_ERR_VALUE);
+    expect_text(&f, "selection: token must be below 2");
+    assert_int_equal(n, 7);
+    assert_ok(dsr_attention_selection(f.layer, 1, entries, &n));
+    assert_int_equal(n, 66 / 4);
+    for (uint32_t seen = 0, i = 0; i < n; i++) {
+        assert_in_range(entries[i], 0, n - 1);
+        assert_false(seen >> entries[i] & 1);
+        seen |= 1u << entries[i];
+    }
+    assert_ok(block_prefill(&f, sequence, 64 + 30));
+    entries[TOP_K] = 0x5a5a5a5a;
+    assert_ok(dsr_attention_selection(f.layer, 29, entries, &n));
+    assert_int_equal(n, TOP_K);
+    assert_int_equal(entries[TOP_K], 0x5a5a5a5a);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_in_range(entries[i], 0, 160 / 4 - 1);
+        for (uint32_t j = 0; j < i; j++)
+            assert_int_not_equal(entries[i], entries[j]);
+    }
+    dsr_sequence_destroy(sequence);
+    block_close(&f);
+    block_open(&f, DSR_LAYER_RATIO_128, NULL, NULL);
+    assert_status(dsr_attention_selection(f.layer, 0, entries, &n), DSR_ERR_VALUE);
+    block_close(&f);
+}
+
 static void prefill_arguments(void **state)
 {
     step_fixture s;
@@ -225,11 +278,13 @@ static void prefill_arguments(void **state)
     assert_status(dsr_attention_prefill(s.f.layer, NULL, 1, hidden, output), DSR_ERR_NULL);
     assert_status(dsr_attention_prefill(s.f.layer, s.a, 0, hidden, output), DSR_ERR_VALUE);
     assert_status(dsr_attention_prefill(s.f.layer, s.a, 6, hidden, output), DSR_ERR_FULL);
+    expect_text(&s.f, "prefill: the sequence holds ");
     assert_status(dsr_attention_prefill(s.f.layer, s.a, UINT64_MAX, hidden, output), DSR_ERR_FULL);
     changed.dtype = DSR_DTYPE_U16;
     assert_status(dsr_attention_prefill(s.f.layer, s.a, 1, changed, output), DSR_ERR_DTYPE);
     changed = dsr_view_slice(hidden, 0, 2 * BLOCK_HIDDEN - 1);
     assert_status(dsr_attention_prefill(s.f.layer, s.a, 2, changed, output), DSR_ERR_SIZE);
+    expect_text(&s.f, "prefill: hidden holds 126 bytes, needs 128 up to row 1");
     assert_status(dsr_attention_prefill(s.f.layer, s.a, 2, hidden, dsr_view_slice(output, 0, 2 * BLOCK_HIDDEN - 1)),
                   DSR_ERR_SIZE);
     assert_status(dsr_attention_prefill(s.f.layer, s.a, 1, hidden, hidden), DSR_ERR_OVERLAP);
@@ -399,6 +454,7 @@ int main(void)
         cmocka_unit_test(step_views),
         cmocka_unit_test(sequences_of_another_layer),
         cmocka_unit_test(too_many_tokens),
+        cmocka_unit_test(selections),
         cmocka_unit_test(prefill_arguments),
         cmocka_unit_test(damaged_forms_of_every_kind),
         cmocka_unit_test(forms_of_other_layers),

@@ -2,7 +2,6 @@
 pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson)
 add_library(block_support STATIC
     ${CMAKE_CURRENT_LIST_DIR}/faults.c
-    ${CMAKE_CURRENT_LIST_DIR}/layer_model.c
     ${CMAKE_CURRENT_LIST_DIR}/recorded.c
     ${CMAKE_CURRENT_LIST_DIR}/schedules.c
     ${CMAKE_CURRENT_LIST_DIR}/synthetic_layer.c

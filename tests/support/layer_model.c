@@ -93,30 +93,68 @@ typedef struct source {
     const char *prefix;
 } source;
 
-static matrix load(const source *from, const char *name)
+static dsr_tensor find(const source *from, const char *name, const char *suffix)
 {
     char full_name[256];
     dsr_tensor t = {0};
-    matrix m = {1, 1, NULL};
-    snprintf(full_name, sizeof full_name, "%s%s", from->prefix, name);
+    snprintf(full_name, sizeof full_name, "%s%s%s", from->prefix, name, suffix);
     if (!from->lookup(from->user, full_name, &t)) {
         fprintf(stderr, "%s is missing\n", full_name);
         abort();
     }
+    return t;
+}
+
+static double from_e4m3(uint8_t x)
+{
+    const int exponent = x >> 3 & 15, mantissa = x & 7;
+    const double size = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    if (exponent == 15 && mantissa == 7)
+        return NAN;
+    return x >> 7 ? -size : size;
+}
+
+/* Element i of a tensor: U8 is E4M3. */
+static double element(const dsr_tensor *t, uint64_t i)
+{
+    const unsigned char *data = t->data;
+    float wide;
+    uint16_t half;
+    if (t->dtype == DSR_DTYPE_U8)
+        return from_e4m3(data[i]);
+    if (t->dtype == DSR_DTYPE_F32) {
+        memcpy(&wide, data + 4 * i, 4);
+        return (double)wide;
+    }
+    memcpy(&half, data + 2 * i, 2);
+    return from_bf16(half);
+}
+
+/* FP8: one scale per block of 128 x 128, F32 or E8M0. */
+static void apply_scales(const source *from, const char *name, matrix *m)
+{
+    const dsr_tensor scales = find(from, name, "_scale_inv");
+    const uint64_t blocks = (m->columns + 127) / 128;
+    for (uint64_t r = 0; r < m->rows; r++)
+        for (uint64_t c = 0; c < m->columns; c++) {
+            const uint64_t at = r / 128 * blocks + c / 128;
+            const double scale = scales.dtype == DSR_DTYPE_U8 ? ldexp(1, ((const uint8_t *)scales.data)[at] - 127)
+                                                              : element(&scales, at);
+            m->values[r * m->columns + c] *= scale;
+        }
+}
+
+static matrix load(const source *from, const char *name)
+{
+    const dsr_tensor t = find(from, name, "");
+    matrix m = {1, 1, NULL};
     m.columns = t.shape[t.n_dims - 1];
     m.rows = t.n_dims == 2 ? t.shape[0] : 1;
     m.values = allocate(m.rows * m.columns);
-    for (uint64_t i = 0; i < m.rows * m.columns; i++) {
-        float wide;
-        uint16_t half;
-        if (t.dtype == DSR_DTYPE_F32) {
-            memcpy(&wide, (const char *)t.data + 4 * i, 4);
-            m.values[i] = (double)wide;
-        } else {
-            memcpy(&half, (const char *)t.data + 2 * i, 2);
-            m.values[i] = from_bf16(half);
-        }
-    }
+    for (uint64_t i = 0; i < m.rows * m.columns; i++)
+        m.values[i] = element(&t, i);
+    if (t.dtype == DSR_DTYPE_U8)
+        apply_scales(from, name, &m);
     return m;
 }
 
@@ -169,6 +207,11 @@ model_layer *model_layer_new(const dsr_attention_config *config, dsr_tensor_look
         l->index_weights = load(&from, "compressor.indexer.scorer.weights_proj.weight");
     }
     return l;
+}
+
+const dsr_attention_config *model_config(const model_layer *l)
+{
+    return &l->config;
 }
 
 void model_layer_free(model_layer *l)
@@ -341,6 +384,11 @@ void model_rows_free(model_rows *rows)
     free(rows->entries);
     free(rows->index_keys);
     free(rows);
+}
+
+const model_layer *model_rows_layer(const model_rows *rows)
+{
+    return rows->layer;
 }
 
 uint32_t model_visible(const model_layer *l, uint32_t token)

@@ -28,10 +28,11 @@ enum { MODEL_EXACT = 0, MODEL_ALL = (1 << MODEL_N_BOUNDARIES) - 1 };
 const char *model_boundary_name(model_boundary boundary);
 
 typedef struct model_layer model_layer;
-/* Tensors as dsr_attention_create takes them, BF16 and F32; the configuration with its defaults filled in. */
+/* Tensors as dsr_attention_create takes them; the configuration with its defaults filled in. */
 model_layer *model_layer_new(const dsr_attention_config *config, dsr_tensor_lookup_fn lookup, void *user,
                              const char *prefix);
 void model_layer_free(model_layer *layer);
+const dsr_attention_config *model_config(const model_layer *layer);
 
 /* A request with what does not depend on rounding: products of its exact inputs. */
 typedef struct model_request model_request;
@@ -43,6 +44,7 @@ void model_request_free(model_request *request);
 typedef struct model_rows model_rows;
 model_rows *model_rows_new(const model_layer *layer, const model_request *request, uint32_t boundaries);
 void model_rows_free(model_rows *rows);
+const model_layer *model_rows_layer(const model_rows *rows);
 
 /* Entries that a token sees: (token + 1) / ratio. */
 uint32_t model_visible(const model_layer *layer, uint32_t token);
