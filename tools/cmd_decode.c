@@ -1,5 +1,8 @@
 #include "decode.h"
 
+#include "near_tie.h"
+
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,13 +100,37 @@ static const char *yes_or_no(int yes)
 
 static void print_request(const decode_request *r)
 {
-    char errors[48] = "       -        -", ties[16] = "-";
+    char errors[48] = "       -        -", ties[48] = "        -        -        -";
     if (r->has_record) {
         snprintf(errors, sizeof errors, "%8.1e %8.1e", r->largest_error, r->mean_error);
-        snprintf(ties, sizeof ties, "%u", (unsigned)r->n_near_ties);
     }
-    printf("%7u %7u %6u  %s  %9s  %7s  %5s%s\n", (unsigned)r->row, (unsigned)r->length, (unsigned)r->n_steps, errors,
+    if (r->n_near_ties) {
+        snprintf(ties, sizeof ties, "%9u %8.1e %8.1e", (unsigned)r->n_near_ties, r->largest_gap, r->allowed_gap);
+    } else if (r->has_record) {
+        snprintf(ties, sizeof ties, "%9u        -        -", 0u);
+    }
+    printf("%7u %7u %6u  %s  %s  %7s  %5s%s\n", (unsigned)r->row, (unsigned)r->length, (unsigned)r->n_steps, errors,
            ties, yes_or_no(r->outputs_alone), yes_or_no(r->state_alone), decode_request_passed(r) ? "" : "  FAILED");
+}
+
+/* What the table does not say about a failure. */
+static void report_request(const char *path, const decode_request *r)
+{
+    if (r->n_unproven) {
+        cli_error(&cli_decode,
+                  "%s: request %u: outputs beyond %g that are no near-ties: %u; the first, of token %u, has an error "
+                  "of %.2g: %s",
+                  path, (unsigned)r->row, NEAR_TIE_LARGEST_ERROR, (unsigned)r->n_unproven, (unsigned)r->unproven,
+                  r->unproven_error, r->objection);
+    }
+    if (!(r->mean_error <= DECODE_MEAN_ERROR)) {
+        cli_error(&cli_decode, "%s: request %u: the mean error is %.2g, at most %g is right", path, (unsigned)r->row,
+                  r->mean_error, DECODE_MEAN_ERROR);
+    }
+    if (!r->outputs_alone || !r->state_alone) {
+        cli_error(&cli_decode, "%s: request %u: %s differ between joint and alone", path, (unsigned)r->row,
+                  !r->outputs_alone ? "outputs" : "states");
+    }
 }
 
 static void print_layer(const char *path, const layer_file *layer, const decode_result *result)
@@ -111,8 +138,8 @@ static void print_layer(const char *path, const layer_file *layer, const decode_
     const double n = result->n_requests;
     printf("\n%s: %s, hidden %u, %u heads, %s caches\n", path, layer_kind_name(layer->config.kind),
            (unsigned)layer->config.hidden_size, (unsigned)layer->config.n_heads, layer_cache_name(layer->config.cache));
-    printf("                        error / RMS of the record          joint = alone, bytes\n"
-           "request  length  steps   largest     mean  near-ties  outputs  state\n");
+    printf("                        error / RMS of the record                              joint = alone, bytes\n"
+           "request  length  steps   largest     mean  near-ties      gap  allowed  outputs  state\n");
     for (uint32_t r = 0; r < result->n_requests; r++) {
         print_request(&result->requests[r]);
     }
@@ -124,13 +151,22 @@ static void print_layer(const char *path, const layer_file *layer, const decode_
 
 /* ---- JSON -------------------------------------------------------------------------------------------------- */
 
+/* A number of a request with a record. */
+static json_t *recorded_json(const decode_request *r, int is_known, double value)
+{
+    return r->has_record && is_known ? json_real(value) : json_null();
+}
+
 static json_t *request_json(const decode_request *r)
 {
-    return json_pack("{s:i, s:i, s:i, s:o, s:o, s:o, s:b, s:b, s:b}", "request", (int)r->row, "length", (int)r->length,
-                     "steps", (int)r->n_steps, "largest_error",
-                     r->has_record ? json_real(r->largest_error) : json_null(), "mean_error",
-                     r->has_record ? json_real(r->mean_error) : json_null(), "near_ties",
-                     r->has_record ? json_integer((json_int_t)r->n_near_ties) : json_null(), "outputs_equal_alone",
+    return json_pack("{s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b}", "request", (int)r->row, "length",
+                     (int)r->length, "steps", (int)r->n_steps, "largest_error",
+                     recorded_json(r, isfinite(r->largest_error), r->largest_error), "mean_error",
+                     recorded_json(r, isfinite(r->mean_error), r->mean_error), "near_ties",
+                     r->has_record ? json_integer((json_int_t)r->n_near_ties) : json_null(), "largest_gap",
+                     recorded_json(r, r->n_near_ties != 0, r->largest_gap), "allowed_gap",
+                     recorded_json(r, r->n_near_ties != 0, r->allowed_gap), "unproven",
+                     r->has_record ? json_integer((json_int_t)r->n_unproven) : json_null(), "outputs_equal_alone",
                      r->outputs_alone, "state_equals_alone", r->state_alone, "passed", decode_request_passed(r));
 }
 
@@ -148,10 +184,12 @@ static json_t *layer_json(const char *path, const layer_file *layer, const decod
 
 /* ------------------------------------------------------------------------------------------------------------ */
 
-static int all_passed(const decode_result *result)
+/* 1 if all requests passed. */
+static int report_failures(const char *path, const decode_result *result)
 {
     int passed = 1;
     for (uint32_t r = 0; r < result->n_requests; r++) {
+        report_request(path, &result->requests[r]);
         passed = passed && decode_request_passed(&result->requests[r]);
     }
     return passed;
@@ -190,7 +228,7 @@ static int run_layer(const decode_options *o, session *s, const char *path, json
     }
     int code = requests->code != CLI_DONE ? requests->code : s->code;
     if (code == CLI_DONE) {
-        code = all_passed(result) ? CLI_DONE : CLI_DIFFERS;
+        code = report_failures(path, result) ? CLI_DONE : CLI_DIFFERS;
         if (documents == NULL) {
             print_layer(path, &layer, result);
         } else {
@@ -210,9 +248,9 @@ static int run_layers(const decode_options *o, session *s)
     json_t *documents = o->json ? json_array() : NULL;
     int differs = 0, code = CLI_DONE;
     if (!o->json) {
-        printf("%s (%s), %s-exact, %u threads\n", cli_backend_name(o->device.backend),
+        printf("%s (%s), %s-exact, %u thread%s\n", cli_backend_name(o->device.backend),
                dsr_isa_name(dsr_context_isa(s->context)), cli_exactness_name(o->device.exactness),
-               (unsigned)dsr_context_n_threads(s->context));
+               (unsigned)dsr_context_n_threads(s->context), dsr_context_n_threads(s->context) == 1 ? "" : "s");
     }
     for (uint32_t i = 0; i < o->n_models && (code == CLI_DONE || code == CLI_DIFFERS); i++) {
         code = run_layer(o, s, o->models[i], documents);

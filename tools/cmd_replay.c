@@ -91,10 +91,11 @@ static double worst_fraction(const replay_result *result, int scores)
 
 static void print_text(const replay_options *o, const session *s, const replay_result *result)
 {
-    printf("%s: %u requests, %u heads, %u index heads; %s (%s), %s-exact, %u threads\n\n", o->path,
+    printf("%s: %u requests, %u heads, %u index heads; %s (%s), %s-exact, %u thread%s\n\n", o->path,
            (unsigned)result->n_requests, (unsigned)result->n_heads, (unsigned)result->n_index_heads,
            cli_backend_name(o->device.backend), dsr_isa_name(dsr_context_isa(s->context)),
-           cli_exactness_name(o->device.exactness), (unsigned)o->device.n_threads);
+           cli_exactness_name(o->device.exactness), (unsigned)dsr_context_n_threads(s->context),
+           dsr_context_n_threads(s->context) == 1 ? "" : "s");
     print_requests(result);
     print_compressors(result);
     printf("\nused of what is allowed: scores %.0f %% of %.0e, attention %.0f %% of ", 100 * worst_fraction(result, 1),

@@ -6,22 +6,25 @@
 #include "layer_file.h"
 #include "session.h"
 
-/* Bounds of an error, relative to the root mean square of a request's recorded outputs. Where a layer selects among
- * more entries than its top-k, two nearly equal scores may be ordered either way, and another entry is attended to. */
-#define DECODE_LARGEST_ERROR  3e-2
-#define DECODE_NEAR_TIE_ERROR 1e-1
-#define DECODE_MEAN_ERROR     4e-3
+/* Bound of the mean error relative to the root mean square of a request's recorded outputs; of the largest one it is
+ * NEAR_TIE_LARGEST_ERROR. */
+#define DECODE_MEAN_ERROR 4e-3
 
 typedef struct decode_request {
     uint32_t row;
     uint32_t length; /* prefilled tokens */
     uint32_t n_steps;
     int has_record;
-    int selects;          /* more entries than top-k at the last step */
     double largest_error; /* over all steps and the last prefilled token */
     double mean_error;
-    uint32_t n_near_ties; /* steps over DECODE_LARGEST_ERROR, where the layer selects */
-    int outputs_alone;    /* byte-equal */
+    uint32_t n_near_ties;  /* steps beyond the bound, proven to be off because of a near-tie alone */
+    double largest_gap;    /* over the near-ties: of a swapped entry's score from the cut-off */
+    double allowed_gap;    /* at the near-tie with the largest gap: what rounding allows */
+    uint32_t n_unproven;   /* steps beyond the bound without such a proof */
+    uint32_t unproven;     /* token of the first of them */
+    double unproven_error; /* its error */
+    const char *objection; /* why it is no near-tie */
+    int outputs_alone;     /* byte-equal */
     int state_alone;
 } decode_request;
 

@@ -64,6 +64,43 @@ static void recorded_layer_passes(void **state)
     json_decref(document);
 }
 
+/* An error beyond the bound fails where a request has no choice of entries. */
+static void off_record_fails(void **state)
+{
+    char message[ST_MESSAGE_BYTES];
+    enum { N = 2, STEP = 3, HIDDEN = 256 };
+    st_tensor tensors[N];
+    (void)state;
+    write_short_requests();
+    st_file *file = st_open("short.safetensors", message);
+    assert_non_null(file);
+    tensors[0] = *st_find(file, "x.1");
+    tensors[1] = *st_find(file, "y.decode.1");
+    float *changed = malloc(tensors[1].n_bytes);
+    assert_non_null(changed);
+    memcpy(changed, tensors[1].data, tensors[1].n_bytes);
+    changed[STEP * HIDDEN + 7] *= 3;
+    tensors[1].data = changed;
+    tensors[0].name = "x.0";
+    tensors[1].name = "y.decode.0";
+    if (!st_write("off.safetensors", tensors, N, message))
+        fail_msg("%s", message);
+    free(changed);
+    st_close(file);
+    command_result result = command_run("decode --model " LAYER " --requests off.safetensors");
+    assert_int_equal(result.code, 1);
+    assert_non_null(strstr(result.out, "  FAILED\n"));
+    assert_non_null(
+        strstr(result.err, "request 0: outputs beyond 0.03 that are no near-ties: 1; the first, of token 40, "));
+    assert_non_null(strstr(result.err, "a float64 model of the layer does not reproduce the record"));
+    command_free(&result);
+    result = command_run("decode --json --model " LAYER " --requests off.safetensors");
+    assert_int_equal(result.code, 1);
+    assert_non_null(strstr(result.out, "\"unproven\": 1,"));
+    assert_non_null(strstr(result.out, "\"passed\": false"));
+    command_free(&result);
+}
+
 /* With other caches there is nothing to compare with but the request alone. */
 static void run_with_caches(const char *cache)
 {
@@ -106,6 +143,7 @@ static void table_is_text(void **state)
     assert_string_equal(result.err, "");
     assert_non_null(strstr(result.out, "\n      1      37     16   1."));
     assert_non_null(strstr(result.out, "joint: "));
+    assert_non_null(strstr(result.out, "-exact, 1 thread\n"));
     assert_null(strstr(result.out, "NO"));
     command_free(&result);
 }
@@ -172,9 +210,10 @@ static void says_what_bad_usage_is(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recorded_layer_passes),          cmocka_unit_test(other_caches_run),
-        cmocka_unit_test(several_layers_run_in_turn),     cmocka_unit_test(table_is_text),
-        cmocka_unit_test(says_what_is_wrong_with_a_file), cmocka_unit_test(says_what_bad_usage_is),
+        cmocka_unit_test(recorded_layer_passes),  cmocka_unit_test(other_caches_run),
+        cmocka_unit_test(off_record_fails),       cmocka_unit_test(several_layers_run_in_turn),
+        cmocka_unit_test(table_is_text),          cmocka_unit_test(says_what_is_wrong_with_a_file),
+        cmocka_unit_test(says_what_bad_usage_is),
     };
     return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);
 }
