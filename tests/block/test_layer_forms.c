@@ -1,7 +1,7 @@
 /* Layers of other shapes and weight forms: against the float64 model, and FP8 weights against the same values in BF16.
  */
 #include "block_test.h"
-#include "layer_model.h"
+#include "near_tie.h"
 
 #include <math.h>
 
@@ -184,12 +184,62 @@ static void fp8_equals_bf16(void **state)
     }
 }
 
+/* The judge of near-ties takes only what is one. */
+static void near_ties_need_near_scores(void **state)
+{
+    enum { N_TOKENS = 160, TOKEN = N_TOKENS - 1, N = N_TOKENS / 4 };
+    form f;
+    double recorded[BLOCK_HIDDEN], output[BLOCK_HIDDEN], scores[N];
+    unsigned char selected[N] = {0}, own[N];
+    uint32_t best = 0, worst = 0;
+    (void)state;
+    open_form(&f, block_config(DSR_LAYER_RATIO_4), SYNTHETIC_BF16, N_TOKENS);
+    model_layer *model = model_layer_new(&f.config, synthetic_lookup, &f.weights, SYNTHETIC_PREFIX);
+    model_request *request = model_request_new(model, f.inputs, N_TOKENS, 0);
+    model_rows *exact = model_rows_new(model, request, MODEL_EXACT);
+    model_rows *rounded = model_rows_new(model, request, MODEL_ALL);
+    model_scores(exact, TOKEN, scores);
+    (void)model_select(scores, N, f.config.top_k, selected);
+    model_output(exact, TOKEN, selected, recorded);
+    const double rms = rms_of(recorded, BLOCK_HIDDEN);
+    near_tie tie = near_tie_compare(exact, rounded, TOKEN, selected, recorded, recorded, rms, own);
+    assert_memory_equal(own, selected, N);
+    assert_true(tie.n_swapped == 0 && tie.forced_error <= 0.0);
+    assert_string_equal(near_tie_objection(&tie), "the same entries are selected as in a float64 model");
+    for (uint32_t e = 0; e < N; e++) {
+        best = scores[e] > scores[best] ? e : best;
+        worst = scores[e] < scores[worst] ? e : worst;
+    }
+    selected[best] = 0;
+    selected[worst] = 1;
+    model_output(exact, TOKEN, selected, output);
+    tie = near_tie_compare(exact, rounded, TOKEN, selected, output, recorded, rms, own);
+    assert_int_equal(tie.n_swapped, 2);
+    assert_true(tie.gap > tie.allowed && tie.forced_error <= 0.0);
+    assert_string_equal(near_tie_objection(&tie), "other entries are selected, whose scores are no near-ties");
+    tie.gap = tie.allowed;
+    assert_null(near_tie_objection(&tie));
+    tie.forced_error = 0.04;
+    assert_non_null(near_tie_objection(&tie));
+    recorded[3] += 0.01 * rms;
+    tie = near_tie_compare(exact, rounded, TOKEN, selected, output, recorded, rms, NULL);
+    assert_string_equal(near_tie_objection(&tie), "a float64 model of the layer does not reproduce the record");
+    output[3] = NAN;
+    assert_true(isinf(near_tie_error(output, recorded, BLOCK_HIDDEN, rms)));
+    model_rows_free(exact);
+    model_rows_free(rounded);
+    model_request_free(request);
+    model_layer_free(model);
+    close_form(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_equal_the_model),
         cmocka_unit_test(other_parameters),
         cmocka_unit_test(fp8_equals_bf16),
+        cmocka_unit_test(near_ties_need_near_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
