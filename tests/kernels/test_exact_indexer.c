@@ -1,5 +1,6 @@
 /* The indexer on FP4 keys by units for products of bytes: bits of the chain on the decoded keys, for queries on the
- * grid and not, for any scales, zero blocks and single keys of another kind. AMX on emulated tiles. */
+ * grid and not, for any scales, zero blocks and single keys of another kind. AMX on emulated tiles, and where there are
+ * such on the machine's own. */
 #include "kernel_test.h"
 
 #include "cpu/cpu_features.h"
@@ -15,6 +16,7 @@
 #if defined(DSRI_HAVE_AVX512VNNI)
 
 extern const dsri_cpu_kernel dsri_kernel_indexer__avx512vnni;
+extern const dsri_cpu_kernel dsri_kernel_indexer__amxint8;
 extern const dsri_cpu_kernel dsri_kernel_indexer__amxemulated;
 
 enum { KEY_BYTES = DSRI_FP4_KEY_BYTES + DSRI_FP4_SCALE_BYTES, SCALE_ONE = 127 };
@@ -171,6 +173,15 @@ static void vnni(void **state)
     bits_of_the_chain(&dsri_kernel_indexer__avx512vnni, 150);
 }
 
+static void amx(void **state)
+{
+    (void)state;
+    if (!(dsri_cpu_features() & DSRI_CPU_AMX_INT8) || !dsri_ask_for_tiles()) {
+        skip();
+    }
+    bits_of_the_chain(&dsri_kernel_indexer__amxint8, 150);
+}
+
 static void amx_on_emulated_tiles(void **state)
 {
     (void)state;
@@ -179,7 +190,8 @@ static void amx_on_emulated_tiles(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(vnni), cmocka_unit_test(amx_on_emulated_tiles)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(vnni), cmocka_unit_test(amx),
+                                       cmocka_unit_test(amx_on_emulated_tiles)};
     return dsr_isa_available(DSR_ISA_AVX512) ? cmocka_run_group_tests(tests, open_memory, close_memory) : 77;
 }
 
