@@ -53,10 +53,25 @@ static dsr_status set_attribute(dsri_cuda_device *device, CUfunction function, i
     return dsri_cuda_check(device, device->driver.cuFuncSetAttribute(function, attribute, value), "cuFuncSetAttribute");
 }
 
-static dsr_status load_launch(dsri_cuda_device *device, const dsri_cuda_launch *launch, CUfunction function)
+/* Code for older devices than 9.0, which newer ones run too, has no instruction to wait with. */
+static dsr_status find_whether_it_waits(dsri_cuda_device *device, const dsri_cuda_launch *launch, CUfunction function,
+                                        uint8_t *may_begin_early)
 {
-    dsr_status status = DSR_OK;
-    if (launch->shared_bytes > 48 * 1024)
+    int code_compute = 0;
+    if (!launch->waits || device->compute < 90 || device->driver.cuGraphAddDependencies == NULL)
+        return DSR_OK;
+    const dsr_status status = dsri_cuda_check(
+        device, device->driver.cuFuncGetAttribute(&code_compute, DSRI_CU_FUNCTION_PTX_VERSION, function),
+        "cuFuncGetAttribute");
+    *may_begin_early = status == DSR_OK && code_compute >= 90;
+    return status;
+}
+
+static dsr_status load_launch(dsri_cuda_device *device, const dsri_cuda_launch *launch, CUfunction function,
+                              uint8_t *may_begin_early)
+{
+    dsr_status status = find_whether_it_waits(device, launch, function, may_begin_early);
+    if (status == DSR_OK && launch->shared_bytes > 48 * 1024)
         status = set_attribute(device, function, DSRI_CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)launch->shared_bytes);
     if (status == DSR_OK && launch->non_portable_cluster)
         status = set_attribute(device, function, DSRI_CU_FUNCTION_NON_PORTABLE_CLUSTER, 1);
@@ -77,7 +92,7 @@ static dsr_status load_kernel(dsri_cuda_device *device, const dsri_cuda_kernel *
         entry->names[i] = launch->entry;
         status = dsri_cuda_check(device, result, launch->entry);
         if (status == DSR_OK)
-            status = load_launch(device, launch, entry->functions[i]);
+            status = load_launch(device, launch, entry->functions[i], &entry->may_begin_early[i]);
     }
     entry->kernel = kernel;
     device->n_entries++;

@@ -12,6 +12,7 @@ typedef struct dsri_cuda_entry {
     const dsri_cuda_kernel *kernel;
     CUfunction functions[DSRI_MAX_LAUNCHES];
     const char *names[DSRI_MAX_LAUNCHES];
+    uint8_t may_begin_early[DSRI_MAX_LAUNCHES]; /* before the launches that it depends on are done: it waits itself */
 } dsri_cuda_entry;
 
 /* One node of an encoder's graph, as it was last instantiated. */

@@ -31,6 +31,11 @@ typedef struct dsri_cuda_node_params {
     CUcontext context;
 } dsri_cuda_node_params;
 
+/* CUgraphEdgeData of the driver's interface. */
+typedef struct dsri_cuda_edge {
+    uint8_t from_port, to_port, type, reserved[5];
+} dsri_cuda_edge;
+
 enum {
     DSRI_CU_SUCCESS = 0,
     DSRI_CU_INVALID_VALUE = 1,
@@ -45,8 +50,11 @@ enum {
     DSRI_CU_ATTRIBUTE_COMPUTE_MAJOR = 75,
     DSRI_CU_ATTRIBUTE_COMPUTE_MINOR = 76,
     DSRI_CU_FUNCTION_MAX_THREADS = 0,
+    DSRI_CU_FUNCTION_PTX_VERSION = 5,
     DSRI_CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
     DSRI_CU_FUNCTION_NON_PORTABLE_CLUSTER = 14,
+    DSRI_CU_PORT_PROGRAMMATIC = 1,
+    DSRI_CU_DEPENDENCY_PROGRAMMATIC = 1,
     DSRI_CU_JIT_ERROR_LOG = 5,
     DSRI_CU_JIT_ERROR_LOG_BYTES = 6
 };

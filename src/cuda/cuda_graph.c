@@ -221,6 +221,26 @@ static dsr_status update_graph(dsri_cuda_encoder *encoder, const dsri_wave *wave
     return status;
 }
 
+static int may_begin_early(const dsri_command *command, uint32_t launch)
+{
+    const dsri_cuda_entry *entry = command->kernel;
+    return command->op != DSRI_OP_CUSTOM && entry->may_begin_early[launch];
+}
+
+/* Edges from encoder->dependency_nodes to a node that waits for them itself. */
+static dsr_status add_early_edges(dsri_cuda_encoder *encoder, const dsri_cuda_node *node)
+{
+    dsri_cuda_device *device = encoder->device;
+    const dsri_cuda_edge edge = {.from_port = DSRI_CU_PORT_PROGRAMMATIC, .type = DSRI_CU_DEPENDENCY_PROGRAMMATIC};
+    dsr_status status = DSR_OK;
+    for (uint32_t d = 0; d < node->n_dependencies && status == DSR_OK; d++)
+        status = dsri_cuda_check(
+            device,
+            device->driver.cuGraphAddDependencies(encoder->graph, &encoder->dependency_nodes[d], &node->node, &edge, 1),
+            "cuGraphAddDependencies");
+    return status;
+}
+
 static dsr_status add_node(dsri_cuda_encoder *encoder, const dsri_command *c, uint32_t launch)
 {
     dsri_cuda_device *device = encoder->device;
@@ -237,10 +257,13 @@ static dsr_status add_node(dsri_cuda_encoder *encoder, const dsri_command *c, ui
     dsri_cuda_node_params p;
     node_params(encoder, c, launch, &arguments, &p);
     encoder->n_nodes++;
-    return dsri_cuda_check(device,
-                           device->driver.cuGraphAddKernelNode(&node->node, encoder->graph, encoder->dependency_nodes,
-                                                               node->n_dependencies, &p),
-                           c->kernel_names[launch]);
+    const int is_early = may_begin_early(c, launch);
+    const dsr_status status =
+        dsri_cuda_check(device,
+                        device->driver.cuGraphAddKernelNode(&node->node, encoder->graph, encoder->dependency_nodes,
+                                                            is_early ? 0 : node->n_dependencies, &p),
+                        c->kernel_names[launch]);
+    return status == DSR_OK && is_early ? add_early_edges(encoder, node) : status;
 }
 
 static dsr_status build_graph(dsri_cuda_encoder *encoder, const dsri_wave *waves, uint32_t n_waves)

@@ -20,6 +20,7 @@ typedef struct dsri_cuda_launch {
     uint32_t shared_bytes;                   /* dynamic shared memory, at most */
     uint32_t (*shared_of)(const void *plan); /* null: shared_bytes */
     uint32_t non_portable_cluster;           /* 1: compiled for clusters of more than 8 blocks */
+    uint32_t waits; /* 1: every thread calls wait_for_prior_launch() before it touches device memory */
     dsri_cuda_grid (*grid)(const void *plan);
 } dsri_cuda_launch;
 

@@ -364,7 +364,11 @@ ENTRY(cuFuncGetAttribute, (int *value, int attribute, void *function))
 {
     (void)function;
     COUNT();
-    *value = attribute == 0 ? (int)(state.max_threads ? state.max_threads : 1024) : 0;
+    *value = attribute == 0   ? (int)(state.max_threads ? state.max_threads : 1024)
+             : attribute == 5 ? (state.code_compute ? state.code_compute
+                                 : state.compute    ? state.compute
+                                                    : 90)
+                              : 0;
     return SUCCESS;
 }
 
@@ -437,6 +441,24 @@ ENTRY(cuGraphAddKernelNode_v2,
     *node = (void *)(uintptr_t)g->n_nodes;
     state.last_n_dependencies = (uint32_t)n_dependencies;
     note_kernel(params);
+    return SUCCESS;
+}
+
+typedef struct edge_data {
+    unsigned char from_port, to_port, type, reserved[5];
+} edge_data;
+
+ENTRY(cuGraphAddDependencies_v2,
+      (void *to, void *const *from_nodes, void *const *to_nodes, const edge_data *edges, size_t n))
+{
+    COUNT();
+    graph *g = to;
+    for (size_t i = 0; i < n; i++) {
+        const int is_early = edges[i].type == 1 && edges[i].from_port == 1;
+        emulator_graph_depend(g->emulated, from_nodes[i], to_nodes[i], is_early);
+        state.n_early_edges += (uint32_t)is_early;
+        state.last_n_dependencies++;
+    }
     return SUCCESS;
 }
 

@@ -22,6 +22,13 @@ static int (*cuMemFree)(unsigned long long);
 static int (*cuMemsetD8Async)(unsigned long long, unsigned char, size_t, void *);
 static int (*cuLaunchKernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
                              void **, void **);
+static int (*cuGraphCreate)(void **, unsigned);
+static int (*cuGraphDestroy)(void *);
+static int (*cuGraphAddKernelNode)(void **, void *, void *const *, size_t, const void *);
+static int (*cuGraphAddDependencies)(void *, void *const *, void *const *, const void *, size_t);
+static int (*cuGraphInstantiate)(void **, void *, unsigned long long);
+static int (*cuGraphExecDestroy)(void *);
+static int (*cuGraphLaunch)(void *, void *);
 
 static void find(void *library, const char *name, void *function)
 {
@@ -42,6 +49,13 @@ static int open_library(void **state)
     find(library, "cuMemFree_v2", &cuMemFree);
     find(library, "cuMemsetD8Async", &cuMemsetD8Async);
     find(library, "cuLaunchKernel", &cuLaunchKernel);
+    find(library, "cuGraphCreate", &cuGraphCreate);
+    find(library, "cuGraphDestroy", &cuGraphDestroy);
+    find(library, "cuGraphAddKernelNode_v2", &cuGraphAddKernelNode);
+    find(library, "cuGraphAddDependencies_v2", &cuGraphAddDependencies);
+    find(library, "cuGraphInstantiateWithFlags", &cuGraphInstantiate);
+    find(library, "cuGraphExecDestroy", &cuGraphExecDestroy);
+    find(library, "cuGraphLaunch", &cuGraphLaunch);
     return 0;
 }
 
@@ -50,8 +64,32 @@ static unsigned has_two_blocks(const char *kernel)
     return strstr(kernel, "block") != NULL || strstr(kernel, "cluster") != NULL || strstr(kernel, "peer") != NULL;
 }
 
+/* CUDA_KERNEL_NODE_PARAMS_v2 */
+typedef struct node_params {
+    void *function;
+    unsigned grid[3], block[3], shared_bytes;
+    void **arguments, **extra;
+    void *kernel, *context;
+} node_params;
+
+/* A graph of the kernel twice, of which the second may begin early. */
+static int launch_early(const node_params *params)
+{
+    static const unsigned char edge[8] = {1, 0, 1}; /* from a programmatic port, to any, a programmatic dependency */
+    void *graph, *executable, *nodes[2];
+    assert_int_equal(cuGraphCreate(&graph, 0), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(cuGraphAddKernelNode(&nodes[i], graph, NULL, 0, params), 0);
+    assert_int_equal(cuGraphAddDependencies(graph, &nodes[0], &nodes[1], edge, 1), 0);
+    assert_int_equal(cuGraphInstantiate(&executable, graph, 0), 0);
+    const int result = cuGraphLaunch(executable, NULL);
+    assert_int_equal(cuGraphExecDestroy(executable), 0);
+    assert_int_equal(cuGraphDestroy(graph), 0);
+    return result;
+}
+
 /* Launches a kernel and gives the driver's answer, with what was printed on stderr. */
-static int launch(const char *kernel, char *text, size_t text_bytes)
+static int launch(const char *kernel, int is_early, char *text, size_t text_bytes)
 {
     unsigned long long data;
     assert_int_equal(cuMemAlloc(&data, N_WORDS * 4), 0);
@@ -65,7 +103,13 @@ static int launch(const char *kernel, char *text, size_t text_bytes)
     assert_non_null(messages);
     const int old = dup(2);
     dup2(fileno(messages), 2);
-    const int result = cuLaunchKernel(name.out, 1 + has_two_blocks(kernel), 1, 1, 64, 1, 1, 256, NULL, arguments, NULL);
+    const node_params params = {.function = name.out,
+                                .grid = {1 + has_two_blocks(kernel), 1, 1},
+                                .block = {64, 1, 1},
+                                .shared_bytes = 256,
+                                .arguments = arguments};
+    const int result = is_early ? launch_early(&params)
+                                : cuLaunchKernel(name.out, params.grid[0], 1, 1, 64, 1, 1, 256, NULL, arguments, NULL);
     dup2(old, 2);
     close(old);
     rewind(messages);
@@ -80,12 +124,12 @@ static void test_right_kernels_pass(void **state)
     (void)state;
     static const char *const kernels[] = {"right_barrier", "right_warp", "right_same_value", "right_atomic",
                                           "right_copy",    "right_bulk", "right_cluster",    "right_last_block",
-                                          "right_pairs"};
+                                          "right_pairs",   "right_prior"};
     if (cuLaunchKernel == NULL)
         skip();
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
         char text[4096];
-        const int result = launch(kernels[i], text, sizeof text);
+        const int result = launch(kernels[i], 0, text, sizeof text);
         if (result != 0)
             print_error("%s: %d\n%s", kernels[i], result, text);
         assert_int_equal(result, 0);
@@ -99,6 +143,7 @@ static void test_wrong_kernels_are_reported(void **state)
     static const struct {
         const char *kernel, *message;
     } cases[] = {
+        {"wrong_prior_too_late", "after it has touched device memory"},
         {"wrong_no_barrier", "race: reads 4 bytes"},
         {"wrong_no_second_barrier", "race: writes 4 bytes"},
         {"wrong_two_writers", "race: writes 4 bytes"},
@@ -126,7 +171,7 @@ static void test_wrong_kernels_are_reported(void **state)
         skip();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[16384];
-        const int result = launch(cases[i].kernel, text, sizeof text);
+        const int result = launch(cases[i].kernel, 0, text, sizeof text);
         if (result != LAUNCH_FAILED || strstr(text, cases[i].message) == NULL)
             print_error("%s: %d, wanted '%s'\n%s", cases[i].kernel, result, cases[i].message, text);
         assert_int_equal(result, LAUNCH_FAILED);
@@ -134,11 +179,24 @@ static void test_wrong_kernels_are_reported(void **state)
     }
 }
 
+static void test_early_launches_must_wait(void **state)
+{
+    (void)state;
+    if (cuLaunchKernel == NULL)
+        skip();
+    char text[16384];
+    assert_int_equal(launch("right_prior", 1, text, sizeof text), 0);
+    assert_string_equal(text, "");
+    assert_int_equal(launch("right_barrier", 1, text, sizeof text), LAUNCH_FAILED);
+    assert_non_null(strstr(text, "has not waited for the launches before"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right_kernels_pass),
         cmocka_unit_test(test_wrong_kernels_are_reported),
+        cmocka_unit_test(test_early_launches_must_wait),
     };
     return cmocka_run_group_tests(tests, open_library, NULL);
 }

@@ -156,6 +156,41 @@ static void test_other_kernels_make_a_new_graph(void **state)
     close_work(&w);
 }
 
+/* A kernel that waits itself begins before the one it depends on is done, where device and code know how. */
+static void test_early_launches(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    static const struct {
+        int compute, code_compute;
+        int is_early;
+    } devices[] = {{90, 0, 1}, {80, 0, 0}, {90, 80, 0}};
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+        memset(fake, 0, sizeof *fake);
+        fake->compute = devices[i].compute;
+        fake->code_compute = devices[i].code_compute;
+        work w;
+        dsr_status status = run_all(&w);
+        assert_int_equal(status, DSR_OK);
+        for (uint32_t fail_at = 1; i == 0 || fail_at == 1; fail_at++) {
+            assert_int_equal(dsr_encoder_reset(w.encoder), DSR_OK);
+            assert_int_equal(encode_copy(&w, 1), DSR_OK);
+            assert_int_equal(encode_copy(&w, 1), DSR_OK);
+            fake->fail_at = i == 0 ? fake->n_calls + fail_at : 0;
+            fake->fail_with = 1;
+            status = dsr_encoder_submit(w.encoder);
+            if (fake->fail_at == 0 || fake->n_calls < fake->fail_at)
+                break;
+            assert_int_equal(status, DSR_ERR_DEVICE);
+        }
+        assert_int_equal(status, DSR_OK);
+        fake->fail_at = 0;
+        assert_int_equal(fake->last_n_dependencies, 1);
+        assert_int_equal(fake->n_early_edges > 0, devices[i].is_early);
+        close_work(&w);
+    }
+}
+
 static void test_a_capturing_stream_gets_the_kernels(void **state)
 {
     (void)state;
@@ -362,6 +397,7 @@ int main(void)
         cmocka_unit_test_setup(test_runs_as_a_graph, reset_fake),
         cmocka_unit_test_setup(test_new_fields_update_the_graph, reset_fake),
         cmocka_unit_test_setup(test_other_kernels_make_a_new_graph, reset_fake),
+        cmocka_unit_test_setup(test_early_launches, reset_fake),
         cmocka_unit_test_setup(test_a_capturing_stream_gets_the_kernels, reset_fake),
         cmocka_unit_test_setup(test_every_driver_call_may_fail, reset_fake),
         cmocka_unit_test_setup(test_a_lost_device_stays_lost, reset_fake),

@@ -158,6 +158,8 @@ static __device__ void append_key(const dsri_append_plan &plan, uint32_t format,
 extern "C" __global__ void __launch_bounds__(CACHE_THREADS) dsr_append_bf16__cuda(
     const __grid_constant__ dsri_append_plan plan, uint8_t *)
 {
+    let_next_launch_start();
+    wait_for_prior_launch();
     const dsri_append_row_plan &row = plan.rows[blockIdx.y];
     for (uint64_t i = (uint64_t)blockIdx.x * CACHE_WARPS + threadIdx.x / 32; i < row.n_tokens;
          i += (uint64_t)gridDim.x * CACHE_WARPS) {
@@ -226,6 +228,8 @@ static __device__ void encode_entry(uint32_t dim, const dsri_cache_entry &from, 
 extern "C" __global__ void __launch_bounds__(CACHE_THREADS) dsr_convert_cache__cuda(
     const __grid_constant__ dsri_convert_plan plan, uint8_t *)
 {
+    let_next_launch_start();
+    wait_for_prior_launch();
     const dsri_convert_row_plan &row = plan.rows[blockIdx.y];
     for (uint64_t i = (uint64_t)blockIdx.x * CACHE_WARPS + threadIdx.x / 32; i < row.n_entries;
          i += (uint64_t)gridDim.x * CACHE_WARPS) {

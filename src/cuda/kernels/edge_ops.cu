@@ -88,6 +88,8 @@ static __device__ void initialise(const dsri_compressor_plan &plan, const dsri_c
 extern "C" __global__ void __launch_bounds__(512) dsr_compressor_f32__cuda(const __grid_constant__ dsri_compressor_plan plan,
                                                                           uint8_t *)
 {
+    let_next_launch_start();
+    wait_for_prior_launch();
     __shared__ float squares[512];
     const dsri_compressor_row_plan &row = plan.rows[blockIdx.x];
     uint16_t *output = row.output;
@@ -119,6 +121,8 @@ extern "C" __global__ void __launch_bounds__(512) dsr_compressor_f32__cuda(const
 
 extern "C" __global__ void dsr_gather_f32__cuda(const __grid_constant__ dsri_gather_plan plan, uint8_t *)
 {
+    let_next_launch_start();
+    wait_for_prior_launch();
     const float *source = plan.sources[blockIdx.y];
     float *output = plan.output + blockIdx.y * plan.row_elements;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < plan.row_elements;
@@ -130,6 +134,8 @@ extern "C" __global__ void dsr_gather_f32__cuda(const __grid_constant__ dsri_gat
 
 extern "C" __global__ void dsr_copy_bytes__cuda(const __grid_constant__ dsri_copy_plan plan, uint8_t *)
 {
+    let_next_launch_start();
+    wait_for_prior_launch();
     const dsri_copy_row_plan &row = plan.rows[blockIdx.x];
     for (uint64_t copy = blockIdx.y; copy < row.n_copies; copy += gridDim.y) {
         const uint64_t to = row.destination_row + copy;
@@ -181,6 +187,8 @@ static __device__ void rope_token(const dsri_rope_plan &plan, const dsri_rope_ro
 
 extern "C" __global__ void dsr_rope_bf16__cuda(const __grid_constant__ dsri_rope_plan plan, uint8_t *)
 {
+    let_next_launch_start();
+    wait_for_prior_launch();
     __shared__ float sines[DSRI_MAX_ROPE_PAIRS], cosines[DSRI_MAX_ROPE_PAIRS];
     __shared__ uint8_t is_finite[DSRI_MAX_ROPE_PAIRS];
     const dsri_rope_row_plan &row = plan.rows[blockIdx.x];
@@ -247,6 +255,8 @@ static __device__ void quantise_fp4(const dsri_fake_quant_plan &plan, uint64_t v
 
 extern "C" __global__ void dsr_fake_quant_bf16__cuda(const __grid_constant__ dsri_fake_quant_plan plan, uint8_t *)
 {
+    let_next_launch_start();
+    wait_for_prior_launch();
     const uint32_t lane = threadIdx.x % 32;
     const uint64_t stride = (uint64_t)gridDim.x * (blockDim.x / 32);
     for (uint64_t v = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; v < plan.n_vectors; v += stride) {
@@ -261,6 +271,8 @@ extern "C" __global__ void dsr_fake_quant_bf16__cuda(const __grid_constant__ dsr
 
 extern "C" __global__ void dsr_rms_norm_f32__cuda(const __grid_constant__ dsri_rms_norm_plan plan, uint8_t *)
 {
+    let_next_launch_start();
+    wait_for_prior_launch();
     extern __shared__ uint4 shared_memory[];
     float *squares = reinterpret_cast<float *>(shared_memory);
     uint32_t padded = 1;

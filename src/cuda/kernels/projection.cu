@@ -165,6 +165,8 @@ static __device__ void project_rows(const dsri_projection_plan &plan, const proj
 extern "C" __global__ void __launch_bounds__(256) dsr_projection_bf16__cuda(const __grid_constant__ dsri_projection_plan plan,
                                                                            uint8_t *)
 {
+    let_next_launch_start();
+    wait_for_prior_launch();
     extern __shared__ uint4 shared_memory[];
     projection_shared &shared = *reinterpret_cast<projection_shared *>(shared_memory);
     const uint32_t panels = (plan.n_outputs + 31) / 32;

@@ -11,6 +11,28 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* ---- launches that begin before those they depend on are done (compute capability 9.0; nothing elsewhere) ---- */
+
+/* Waits until the launches that this one depends on are done and their writes are seen. A kernel whose entry in
+ * cuda_kernels.c says .waits may begin before: every thread must call this before it touches device memory, to read or to
+ * write, other than the kernel's arguments. What comes before the call (shared memory, barriers, arithmetic on the plan)
+ * costs no time. */
+static __device__ __forceinline__ void wait_for_prior_launch()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Lets launches that depend on this one begin, once all blocks have called this or ended; they wait by the function above
+ * until this one is done. Their blocks take up room of a device's multiprocessors from then on. */
+static __device__ __forceinline__ void let_next_launch_start()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* ---- barriers ---- */
 
 /* Waits for n_threads threads (a multiple of 32) at barrier `id`, 1 to 15. */
@@ -95,6 +117,15 @@ static __device__ __forceinline__ void send_float4(float4 *p, float4 x, uint64_t
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];"
                  :
                  : "r"(peer_address(p, rank)), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(peer_address(barrier, rank))
+                 : "memory");
+}
+
+/* n_bytes, a multiple of 16, to shared memory; they arrive at the barrier. */
+static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :
+                 : "r"(shared_address(to)), "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
                  : "memory");
 }
 

@@ -56,8 +56,9 @@ struct fiber {
     uint3 index;
     uint32_t number; /* in its block */
     bool has_ended, is_ready;
-    const char *waits_for; /* null while it runs or is ready */
-    uint32_t mask;         /* of the lanes that a warp-wide operation waits for */
+    bool has_waited, has_touched; /* for the launches before; device memory (checked) */
+    const char *waits_for;        /* null while it runs or is ready */
+    uint32_t mask;                /* of the lanes that a warp-wide operation waits for */
     emulator_warp_operation *operation;
     void *argument;
     uint32_t barrier_result;
@@ -101,7 +102,7 @@ struct launch_state {
     std::map<uint64_t, checked_clock> mbarrier_clocks; /* by block and offset */
     const void *atomic;                                /* under change */
     uint64_t progress;                                 /* everything but yields */
-    bool has_failed;
+    bool has_failed, may_begin_early;
     uintptr_t own_begin, own_end; /* this library */
     uint8_t *tls;                 /* the module's thread-local block: shared memory, static and dynamic */
     size_t tls_bytes, dynamic_offset;
@@ -219,6 +220,9 @@ void join_clocks(const std::vector<fiber *> &threads)
 
 void check_global(const void *p, uint32_t n, checked_access access, const void *code)
 {
+    if (launch.may_begin_early && !launch.current->has_waited && !emulator_is_own(p))
+        emulator_fail("touches device memory and has not waited for the launches before");
+    launch.current->has_touched |= !emulator_is_own(p);
     if (checks_global(checked_number(launch.current), p, n, access, code))
         return;
     launch.has_failed = true;
@@ -524,7 +528,7 @@ void open_fiber(fiber &f, block_state *block, uint32_t number)
     f.index.x = number % blockDim.x;
     f.index.y = number / blockDim.x % blockDim.y;
     f.index.z = number / blockDim.x / blockDim.y;
-    f.has_ended = f.is_ready = false;
+    f.has_ended = f.is_ready = f.has_waited = f.has_touched = false;
     f.waits_for = nullptr;
     f.operation = nullptr;
     f.mask = 0;
@@ -728,6 +732,7 @@ int run_launch(const emulated_kernel *kernel, const emulated_launch *wanted)
     launch.arguments = place_arguments(kernel, wanted->arguments);
     launch.shared_bytes = wanted->shared_bytes;
     launch.has_failed = false;
+    launch.may_begin_early = wanted->may_begin_early != 0;
     dl_iterate_phdr(find_tls, nullptr);
     launch.dynamic_offset = (size_t)(reinterpret_cast<uint8_t *>(shared_memory) - launch.tls);
     checks_fill_poison(shared_memory, sizeof shared_memory);
@@ -926,6 +931,13 @@ void emulator_cluster_wait(void)
     }
     if (is_checked)
         checks_acquire(checked_warp(own), launch.cluster_clock);
+}
+
+void emulator_wait_for_prior_launch(void)
+{
+    if (launch.current->has_touched)
+        emulator_fail("waits for the launches before after it has touched device memory");
+    launch.current->has_waited = true;
 }
 
 void emulator_fence(void)

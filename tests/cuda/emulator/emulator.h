@@ -31,6 +31,7 @@ typedef struct emulated_launch {
     uint32_t grid[3];
     uint32_t block[3];
     uint32_t shared_bytes;
+    int may_begin_early; /* before the launches that it depends on are done */
     void **arguments;
 } emulated_launch;
 
@@ -48,6 +49,8 @@ emulated_graph *emulator_graph_create(void);
 emulated_graph *emulator_graph_copy(const emulated_graph *graph);
 void emulator_graph_destroy(emulated_graph *graph);
 void emulator_graph_add(emulated_graph *graph, const emulated_launch *launch, void *const *depends_on, size_t n);
+/* A dependency of a node that is there; is_early: `to` may begin before `from` is done. */
+void emulator_graph_depend(emulated_graph *graph, const void *from, const void *to, int is_early);
 void emulator_graph_update(emulated_graph *graph, const void *node, const emulated_launch *launch);
 /* Runs the nodes in an order that their dependencies allow; stops at the first that fails. */
 int emulator_graph_run(emulated_graph *graph);
@@ -110,6 +113,9 @@ void emulator_copy_bulk(void *to, const void *from, uint32_t n_bytes, uint32_t b
 /* Around a change of memory that other threads may make at the same time. */
 void emulator_atomic(const void *p, uint32_t n_bytes);
 void emulator_atomic_done(void);
+
+/* Device memory before this call is a fault, and so is device memory without it in a launch that may begin early. */
+void emulator_wait_for_prior_launch(void);
 
 /* Lets other threads run: for loops that wait for a change of memory. */
 void emulator_yield(void);

@@ -24,7 +24,9 @@ uint32_t number_of(const void *handle)
 void set_launch(graph_node &node, const emulated_launch *launch)
 {
     const emulated_kernel *kernel = emulator_find(launch->entry);
+    const int may_begin_early = node.launch.may_begin_early;
     node.launch = *launch;
+    node.launch.may_begin_early = may_begin_early;
     node.entry = launch->entry;
     node.values.clear();
     for (uint32_t i = 0; kernel != nullptr && i < kernel->n_arguments; i++) {
@@ -68,10 +70,17 @@ void emulator_graph_destroy(emulated_graph *graph)
 
 void emulator_graph_add(emulated_graph *graph, const emulated_launch *launch, void *const *depends_on, size_t n)
 {
-    graph->nodes.emplace_back();
+    graph->nodes.emplace_back(); /* all zeros */
     set_launch(graph->nodes.back(), launch);
     for (size_t i = 0; i < n; i++)
         graph->nodes.back().depends_on.push_back(number_of(depends_on[i]));
+}
+
+void emulator_graph_depend(emulated_graph *graph, const void *from, const void *to, int is_early)
+{
+    graph_node &node = graph->nodes.at(number_of(to));
+    node.depends_on.push_back(number_of(from));
+    node.launch.may_begin_early |= is_early;
 }
 
 void emulator_graph_update(emulated_graph *graph, const void *node, const emulated_launch *launch)

@@ -48,6 +48,14 @@ void emulator_graph_add(emulated_graph *graph, const emulated_launch *launch, vo
     (void)n;
 }
 
+void emulator_graph_depend(emulated_graph *graph, const void *from, const void *to, int is_early)
+{
+    (void)graph;
+    (void)from;
+    (void)to;
+    (void)is_early;
+}
+
 void emulator_graph_update(emulated_graph *graph, const void *node, const emulated_launch *launch)
 {
     (void)graph;

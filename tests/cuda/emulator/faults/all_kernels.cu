@@ -59,6 +59,22 @@ BODY(right_copy)
 }
 KERNEL_HEAD(right_copy);
 
+BODY(right_prior)
+{
+    words[t] = t;
+    wait_for_prior_launch();
+    data[t] += words[t];
+}
+KERNEL_HEAD(right_prior);
+
+BODY(wrong_prior_too_late)
+{
+    words[t] = data[t];
+    wait_for_prior_launch();
+    data[t] = words[t] + 1;
+}
+KERNEL_HEAD(wrong_prior_too_late);
+
 static uint64_t *barrier_of(uint32_t *words)
 {
     return reinterpret_cast<uint64_t *>(words + 32);

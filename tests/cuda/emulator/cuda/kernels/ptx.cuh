@@ -9,6 +9,17 @@ static inline uint32_t shared_address(const void *p)
     return emulator_shared_address(p);
 }
 
+/* ---- launches that begin before those they depend on are done ---- */
+
+static inline void wait_for_prior_launch()
+{
+    emulator_wait_for_prior_launch();
+}
+
+static inline void let_next_launch_start()
+{
+}
+
 /* ---- barriers ---- */
 
 static inline void named_barrier(uint32_t id, uint32_t n_threads)
