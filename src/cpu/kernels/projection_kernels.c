@@ -11,6 +11,7 @@
 
 enum {
     X_STRIDE = SEGMENT + 16, /* rows begin in different cache sets */
+    TWO_STEP_ROWS = 3        /* from here on, prefetches of BF16 weights in two steps are faster */
 };
 
 /* TILE_CHAINS: what the registers hold beside weights and activations. MAX_FP8_VECTORS: codes and scales need registers
@@ -92,7 +93,11 @@ INLINE void bf16_tile(uint32_t rows, uint32_t vectors, const uint32_t *words, co
     clear_tile(&t, rows, vectors);
     for (uint32_t k = 0; k < n; k += 2, words += PANEL) {
         vf even[MAX_TILE_VECTORS], odd[MAX_TILE_VECTORS];
-        prefetch_panel(words);
+        if (rows < TWO_STEP_ROWS) {
+            prefetch_panel(words);
+        } else {
+            prefetch_panel_in_two_steps(words);
+        }
         VEC_UNROLL
         for (uint32_t v = 0; v < vectors; v++) {
             vf_from_pairs(vi_load(words + v * VF_LANES), &even[v], &odd[v]);

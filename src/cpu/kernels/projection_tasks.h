@@ -76,6 +76,16 @@ static inline void prefetch_panel(const uint32_t *words)
     }
 }
 
+/* The same for several rows, which compute meanwhile: lines come into the second cache long before, and into the first
+ * when they are due. */
+static inline void prefetch_panel_in_two_steps(const uint32_t *words)
+{
+    for (uint32_t i = 0; i < PANEL; i += LINE_WORDS) {
+        __builtin_prefetch(words + i + 2 * PREFETCH_WORDS, 0, 2);
+        vec_prefetch(words + i + PREFETCH_WORDS / 8);
+    }
+}
+
 /* The E4M3 codes in the upper bytes of the upper or lower halves, which have been shifted down by four with their
  * signs, as F32 times 2^-120: the exponent of a code has the bias 7, an F32's 127. Subnormals come out right too. */
 static inline vf e4m3_small(vi halves, int upper)

@@ -11,7 +11,8 @@
 
 #define PRODUCTS_EXACTNESS DSR_EXACT_DEVICE
 
-enum { TILE_ROWS = 8 };
+/* From TWO_STEP_ROWS rows on, prefetches in two steps are faster. */
+enum { TILE_ROWS = 8, TWO_STEP_ROWS = 4 };
 
 /* Least magnitudes. */
 enum { X_CLASS_OF_NOTHING = GREATEST_MAGNITUDE };
@@ -152,20 +153,6 @@ static inline __attribute__((always_inline)) void finish_tile(const tile *t, uin
     }
 }
 
-/* The words of a panel that are read next. Few rows wait for memory, and get lines as early as they can. More rows
- * compute meanwhile: lines then come into the second cache long before, and into the first when they are due. */
-static inline __attribute__((always_inline)) void prefetch_weights(uint32_t rows, const uint32_t *words)
-{
-    if (rows < 6) {
-        prefetch_panel(words);
-        return;
-    }
-    for (uint32_t i = 0; i < PANEL; i += LINE_WORDS) {
-        __builtin_prefetch(words + i + 2 * PREFETCH_WORDS, 0, 2);
-        vec_prefetch(words + i + PREFETCH_WORDS / 8);
-    }
-}
-
 /* Returns 0, having done nothing, if a weight is too small. */
 static inline __attribute__((always_inline)) int add_bf16_tile(uint32_t rows, const segment *s, uint32_t first_row)
 {
@@ -174,7 +161,11 @@ static inline __attribute__((always_inline)) int add_bf16_tile(uint32_t rows, co
     tile t;
     clear_tile(&t, rows);
     for (uint32_t i = 0; i < s->n_words; i++, words += PANEL) {
-        prefetch_weights(rows, words);
+        if (rows < TWO_STEP_ROWS) {
+            prefetch_panel(words);
+        } else {
+            prefetch_panel_in_two_steps(words);
+        }
         next_bf16(words, before, w, &least);
         step_tile(&t, rows, x + i, w);
     }
