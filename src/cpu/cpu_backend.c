@@ -80,17 +80,24 @@ static dsr_status choose_isa(dsr_context *context, dsr_isa wanted)
 }
 
 /* Features that kernels of this context may use beyond their instruction set's own. */
-static uint32_t usable_features(const dsr_context *context)
+static dsr_status find_usable_features(dsr_context *context, uint32_t *usable)
 {
     const uint32_t tiles = DSRI_CPU_AMX_BF16 | DSRI_CPU_AMX_INT8;
-    uint32_t features = dsri_without_features(dsri_cpu_features(), getenv("DSR_WITHOUT"));
+    const char *unknown;
+    uint32_t features = dsri_without_features(dsri_cpu_features(), getenv("DSR_WITHOUT"), &unknown);
+    if (unknown != NULL)
+        return dsri_fail(context, DSR_ERR_VALUE,
+                         "context: the environment's DSR_WITHOUT names %.*s, known are avx512_bf16, amx_bf16, "
+                         "avx512_vnni and amx_int8, with commas in between",
+                         (int)strcspn(unknown, ","), unknown);
     if (context->isa != DSR_ISA_AVX512)
-        return features & ~tiles;
+        features &= ~tiles;
     if (context->exactness != DSR_EXACT_ROW)
         features &= ~(uint32_t)DSRI_CPU_AMX_BF16;
     if (features & tiles && !dsri_ask_for_tiles())
         features &= ~tiles;
-    return features;
+    *usable = features;
+    return DSR_OK;
 }
 
 static void close_device(void *device, int is_forked)
@@ -118,7 +125,10 @@ static dsr_status allocate_workers(cpu_device *cpu)
 
 static dsr_status open_device(dsr_context *context, const dsr_context_desc *desc, void **device)
 {
+    uint32_t features = 0;
     dsr_status status = choose_isa(context, desc->isa);
+    if (status == DSR_OK)
+        status = find_usable_features(context, &features);
     if (status != DSR_OK)
         return status;
     if (desc->device_index != 0)
@@ -132,7 +142,6 @@ static dsr_status open_device(dsr_context *context, const dsr_context_desc *desc
                         .n_threads = context->n_threads,
                         .parallel = desc->parallel,
                         .parallel_user = desc->parallel_user};
-    const uint32_t features = usable_features(context);
     for (int op = 0; op < DSRI_N_OPS; op++)
         cpu->candidates[op] = dsri_find_candidates((dsri_op)op, context->isa, context->exactness, features);
     status = allocate_workers(cpu);

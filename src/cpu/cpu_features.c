@@ -118,20 +118,31 @@ int dsri_ask_for_tiles(void)
 #endif
 }
 
-uint32_t dsri_without_features(uint32_t features, const char *list)
+/* 0 if no feature has that name. */
+static uint32_t features_named(const char *name, size_t length)
 {
     static const struct {
         const char *name;
-        uint32_t feature;
+        uint32_t features;
     } names[] = {{"avx512_bf16", DSRI_CPU_AVX512_BF16 | DSRI_CPU_FAST_AVX512_BF16},
                  {"amx_bf16", DSRI_CPU_AMX_BF16},
                  {"avx512_vnni", DSRI_CPU_AVX512_VNNI},
                  {"amx_int8", DSRI_CPU_AMX_INT8}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strlen(names[i].name) == length && strncmp(names[i].name, name, length) == 0)
+            return names[i].features;
+    return 0;
+}
+
+uint32_t dsri_without_features(uint32_t features, const char *list, const char **unknown)
+{
+    *unknown = NULL;
     while (list && *list != '\0') {
         const size_t length = strcspn(list, ",");
-        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-            if (strlen(names[i].name) == length && strncmp(names[i].name, list, length) == 0)
-                features &= ~names[i].feature;
+        const uint32_t refused = features_named(list, length);
+        if (refused == 0 && length != 0 && *unknown == NULL)
+            *unknown = list;
+        features &= ~refused;
         list += length + (list[length] == ',');
     }
     return features;

@@ -110,19 +110,49 @@ static void test_vnni_is_its_own_feature(void **state)
     assert_false(dsri_features_of_cpuid(&cpuid) & DSRI_CPU_AVX512_VNNI);
 }
 
+/* What is left, where every word is known. */
+static uint32_t without(uint32_t features, const char *list)
+{
+    const char *unknown = list;
+    const uint32_t left = dsri_without_features(features, list, &unknown);
+    assert_null(unknown);
+    return left;
+}
+
 static void test_refused_features(void **state)
 {
     const uint32_t both = DSRI_CPU_AVX512_BF16 | DSRI_CPU_AMX_BF16, all = both | DSRI_CPU_AVX2;
+    const char *unknown = NULL;
     (void)state;
-    assert_int_equal(dsri_without_features(all, NULL), all);
-    assert_int_equal(dsri_without_features(all, ""), all);
-    assert_int_equal(dsri_without_features(all, "amx_bf16"), all & ~(uint32_t)DSRI_CPU_AMX_BF16);
-    assert_int_equal(dsri_without_features(all, "avx512_bf16"), all & ~(uint32_t)DSRI_CPU_AVX512_BF16);
-    assert_int_equal(dsri_without_features(all, "amx_bf16,avx512_bf16"), DSRI_CPU_AVX2);
-    assert_int_equal(dsri_without_features(DSRI_CPU_FAST_AVX512_BF16, "avx512_bf16"), 0);
-    assert_int_equal(dsri_without_features(DSRI_CPU_AVX512_VNNI | DSRI_CPU_AMX_INT8, "amx_int8"), DSRI_CPU_AVX512_VNNI);
-    assert_int_equal(dsri_without_features(DSRI_CPU_AVX512_VNNI | DSRI_CPU_AMX_INT8, "avx512_vnni"), DSRI_CPU_AMX_INT8);
-    assert_int_equal(dsri_without_features(all, "amx,avx512_bf16x,,avx2"), all);
+    assert_int_equal(without(all, NULL), all);
+    assert_int_equal(without(all, ""), all);
+    assert_int_equal(without(all, "amx_bf16"), all & ~(uint32_t)DSRI_CPU_AMX_BF16);
+    assert_int_equal(without(all, "avx512_bf16"), all & ~(uint32_t)DSRI_CPU_AVX512_BF16);
+    assert_int_equal(without(all, "amx_bf16,,avx512_bf16,"), DSRI_CPU_AVX2);
+    assert_int_equal(without(DSRI_CPU_FAST_AVX512_BF16, "avx512_bf16"), 0);
+    assert_int_equal(without(DSRI_CPU_AVX512_VNNI | DSRI_CPU_AMX_INT8, "amx_int8"), DSRI_CPU_AVX512_VNNI);
+    assert_int_equal(without(DSRI_CPU_AVX512_VNNI | DSRI_CPU_AMX_INT8, "avx512_vnni"), DSRI_CPU_AMX_INT8);
+    const char *list = "avx512_bf16,amx,avx2";
+    assert_int_equal(dsri_without_features(all, list, &unknown), all & ~(uint32_t)DSRI_CPU_AVX512_BF16);
+    assert_ptr_equal(unknown, list + 12);
+    assert_int_equal(dsri_without_features(all, "avx512_bf16x", &unknown), all);
+    assert_non_null(unknown);
+}
+
+/* A word that is none stops the context, and the text names it. */
+static void test_unknown_feature_in_the_environment(void **state)
+{
+    dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+    dsr_context *context = NULL;
+    (void)state;
+    assert_int_equal(setenv("DSR_WITHOUT", "amx_bf16,amxint8,avx2", 1), 0);
+    assert_int_equal(dsr_context_create(&desc, &context), DSR_ERR_VALUE);
+    assert_null(context);
+    assert_non_null(strstr(dsr_create_error_text(), "DSR_WITHOUT names amxint8, known are"));
+    assert_int_equal(setenv("DSR_WITHOUT", "amx_bf16", 1), 0);
+    assert_int_equal(dsr_context_create(&desc, &context), DSR_OK);
+    dsr_context_destroy(context);
+    assert_int_equal(unsetenv("DSR_WITHOUT"), 0);
 }
 
 static void test_levels_outside_the_build(void **state)
@@ -170,6 +200,7 @@ int main(void)
         cmocka_unit_test(test_amx_needs_tiles_products_and_the_system),
         cmocka_unit_test(test_vnni_is_its_own_feature),
         cmocka_unit_test(test_refused_features),
+        cmocka_unit_test(test_unknown_feature_in_the_environment),
         cmocka_unit_test(test_levels_outside_the_build),
         cmocka_unit_test(test_this_machine),
     };
