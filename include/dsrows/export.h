@@ -16,13 +16,22 @@
 #define DSR_END_DECLS
 #endif
 
-// clang-format off
-/* Initializer of a struct whose first member is struct_size; the rest is 0. C++17 has no designated initializers. */
+/* Initializer of a struct whose first member is struct_size; the rest is 0. */
 #ifdef __cplusplus
-#define DSR_STRUCT_INIT(type) {sizeof(type)}
+extern "C++" {
+template <class T> inline T dsr_struct_init()
+{
+    T x = T();
+    x.struct_size = sizeof(T);
+    return x;
+}
+}
+#define DSR_STRUCT_INIT(type) dsr_struct_init<type>()
 #else
-#define DSR_STRUCT_INIT(type) {.struct_size = sizeof(type)}
+#define DSR_STRUCT_INIT(type)                                                                                          \
+    {                                                                                                                  \
+        .struct_size = sizeof(type)                                                                                    \
+    }
 #endif
-// clang-format on
 
 #endif

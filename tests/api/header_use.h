@@ -1,4 +1,9 @@
-/* What a program of either language does with the headers. Compiled as C11 and as C++17. */
+/* What a program of either language does with the headers; some C++ programs include them within extern "C". */
+#ifdef __cplusplus
+extern "C" {
+#include HEADER
+}
+#endif
 #include HEADER
 #include HEADER
 
@@ -22,8 +27,11 @@ int use_headers(void)
     dsr_projection_desc projection = DSR_PROJECTION_DESC_INIT;
     dsr_append_desc append = DSR_APPEND_DESC_INIT;
     dsr_convert_desc convert = DSR_CONVERT_DESC_INIT;
+    dsr_projection_weights weights = DSR_PROJECTION_WEIGHTS_INIT;
+    dsr_attention_config layer = DSR_ATTENTION_CONFIG_INIT;
+    dsr_step_desc step = DSR_STEP_DESC_INIT;
     context.n_threads = kernel.n_tasks + attention.n_rows + indexer.n_rows + compressor.n_rows + gather.n_rows +
                         copy.n_rows + rope.n_rows + rms_norm.dim + projection.n_rows + append.n_rows + convert.n_rows +
-                        device_kernel.n_options;
+                        device_kernel.n_options + weights.n_inputs + layer.top_k + step.n_entries;
     return context.struct_size == sizeof(context) && fake_quant.n_vectors == 0 && context.n_threads == 0;
 }
