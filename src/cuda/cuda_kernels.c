@@ -136,6 +136,19 @@ static int has_no_packed_keys(const void *plan)
     return n_packed_rows(plan) == 0;
 }
 
+/* Keys 256 bytes apart, and what indexer_scores_stream.cu has registers for. */
+static int has_keys_in_pieces(const void *plan)
+{
+    const dsri_indexer_plan *p = plan;
+    uintptr_t addresses = 0, strides = 0;
+    for (uint32_t r = 0; r < p->n_rows; r++) {
+        const dsri_cache *keys = &p->rows[r].keys;
+        addresses |= (uintptr_t)keys->pages | (uintptr_t)p->rows[r].q | (keys->page_table ? keys->page_stride : 0);
+        strides |= keys->row_stride ^ (2 * DSRI_INDEX_DIM);
+    }
+    return n_packed_rows(p) == 0 && p->n_heads <= 64 && addresses % 16 == 0 && strides == 0;
+}
+
 /* score_shared of kernels/indexer_scores.cu. */
 enum {
     SCORES_FIXED_BYTES = 3 * 128 * 64 + 64 * 8 + 256 + 128 * 4,
@@ -154,18 +167,26 @@ static dsri_cuda_grid select_grid(const void *plan)
     return (dsri_cuda_grid){p->n_queries, 1, 1};
 }
 
-/* select_shared of kernels/indexer_select.cuh; row_shared of kernels/indexer_scores_row.cu: 8 rings of 6 stages, and 64
- * heads; fp4_shared of kernels/indexer_fp4.cu: 12 rings of 7 stages, and queries of up to 2 groups of 64 heads. */
+/* select_shared of kernels/indexer_select.cuh; row_shared of kernels/indexer_scores_row.cu and the rings of
+ * kernels/indexer_scores_stream.cu: 8 rings of 6 stages; fp4_shared of kernels/indexer_fp4.cu: 12 rings of 7 stages,
+ * and queries of up to 2 groups of 64 heads. */
 enum {
     SELECT_SHARED_BYTES = 16384 * 4 + 4096 * 8 + 2308 * 4 + 2048 * 4 + 256,
-    ROW_SCORES_SHARED_BYTES = 8 * 6 * 4096 + 64 * 256 + 64 * 8 + 256,
+    ROW_SCORES_SHARED_BYTES = 8 * 6 * 4096 + 64 * 8 + 256,
+    STREAM_SCORES_SHARED_BYTES = 8 * (6 * 4096 + 128),
     FP4_SCORES_SHARED_BYTES = 12 * 7 * (1024 + 64) + 2 * (8192 + 512 + 256) + 64 * 8 + 256
 };
 
 #define ROW_SCORES_LAUNCH                                                                                              \
     {                                                                                                                  \
-        .entry = "dsr_indexer_scores_row_bf16__cuda", .block_x = 256, .shared_bytes = ROW_SCORES_SHARED_BYTES,         \
-        .grid = row_scores_grid,                                                                                       \
+        .entry = "dsr_indexer_scores_row_bf16__cuda", .block_x = 256, .waits = 1,                                      \
+        .shared_bytes = ROW_SCORES_SHARED_BYTES, .grid = row_scores_grid,                                              \
+    }
+
+#define STREAM_SCORES_LAUNCH                                                                                           \
+    {                                                                                                                  \
+        .entry = "dsr_indexer_scores_stream_bf16__cuda", .block_x = 256, .waits = 1,                                   \
+        .shared_bytes = STREAM_SCORES_SHARED_BYTES, .grid = row_scores_grid,                                           \
     }
 
 #define FP4_SCORES_LAUNCH                                                                                              \
@@ -176,7 +197,7 @@ enum {
 
 #define SELECT_LAUNCH                                                                                                  \
     {                                                                                                                  \
-        .entry = "dsr_indexer_select_f32__cuda", .block_x = 1024, .shared_bytes = SELECT_SHARED_BYTES,                 \
+        .entry = "dsr_indexer_select_f32__cuda", .block_x = 1024, .waits = 1, .shared_bytes = SELECT_SHARED_BYTES,     \
         .grid = select_grid,                                                                                           \
     }
 
@@ -360,6 +381,12 @@ static const dsri_cuda_kernel kernels[] = {
                    .shared_of = scores_shared,
                    .grid = scores_grid},
                   SELECT_LAUNCH}},
+    {.op = DSRI_OP_INDEXER,
+     .exactness = DSR_EXACT_ROW,
+     .n_launches = 2,
+     .launches = {STREAM_SCORES_LAUNCH, SELECT_LAUNCH},
+     .accepts = has_keys_in_pieces,
+     .min_compute = 90},
     {.op = DSRI_OP_INDEXER,
      .exactness = DSR_EXACT_ROW,
      .n_launches = 2,

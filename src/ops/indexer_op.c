@@ -301,12 +301,20 @@ static void add_output_ranges(const dsri_indexer_plan *plan, int interleaved, ds
         dsri_footprint_write(footprint, OUTPUT, DSRI_SHARED, begin, (uint64_t)((uintptr_t)end - (uintptr_t)begin));
 }
 
+/* Of a query of the row: as many as its last one has. */
+static uint64_t tiles_of_query(const dsri_indexer_row_plan *row)
+{
+    const uint64_t n = row->scores ? row->kv_len : ((uint64_t)row->start_pos + row->n_queries) / row->ratio;
+    return n ? (n + DSRI_INDEX_TILE - 1) / DSRI_INDEX_TILE : 1;
+}
+
 static void plan_rows(const dsr_indexer_desc *desc, const indexer_addresses *at, dsri_indexer_plan *plan,
                       dsri_footprint *footprint)
 {
     uint8_t *const workspace = (uint8_t *)at->workspace + (64 - (uintptr_t)at->workspace % 64) % 64;
     uint8_t *region = workspace;
     plan->n_queries = 0;
+    plan->first_tile[0] = 0;
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_indexer_row *row = &desc->rows[r];
         dsri_indexer_row_plan *to = &plan->rows[r];
@@ -323,6 +331,7 @@ static void plan_rows(const dsr_indexer_desc *desc, const indexer_addresses *at,
         to->n_queries = n_queries_of(row);
         to->first_query = plan->n_queries;
         plan->n_queries += to->n_queries;
+        plan->first_tile[r + 1] = plan->first_tile[r] + to->n_queries * tiles_of_query(to);
         region += to->n_queries * dsri_indexer_region_of(n_causal_of(row), plan->n_heads, plan->top_k).size_bytes;
         add_row_ranges(plan, r, footprint);
     }

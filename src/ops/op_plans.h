@@ -11,6 +11,7 @@ enum {
     DSRI_MAX_ROWS = 64,
     DSRI_HEAD_DIM = 512,
     DSRI_INDEX_DIM = 128,
+    DSRI_INDEX_TILE = 128,
     DSRI_CHUNK_SLOTS = 64,
     DSRI_MAX_ROPE_PAIRS = 64,
     DSRI_TAIL_PAIRS = 32 /* of a cache entry */
@@ -60,6 +61,7 @@ typedef struct dsri_indexer_plan {
     uint32_t n_queries;
     uint32_t n_heads;
     uint32_t top_k;
+    uint64_t first_tile[DSRI_MAX_ROWS + 1]; /* tiles of DSRI_INDEX_TILE keys of all queries of earlier rows */
     dsri_indexer_row_plan rows[DSRI_MAX_ROWS];
 } dsri_indexer_plan;
 

@@ -6,12 +6,12 @@
 #include "cuda/kernels/tiles.cuh"
 #include "ops/indexer_workspace.h"
 
-enum { INDEX_TILE = 128 }; /* keys that a block scores at a time */
+enum { INDEX_TILE = DSRI_INDEX_TILE }; /* keys that a block scores at a time */
 
 /* Selection looks for groups of 16 keys before it looks at keys where there are many. */
 static __device__ __forceinline__ bool has_maxima(uint64_t n_seen, uint32_t top_k)
 {
-    return n_seen >= 4096 && n_seen >= (uint64_t)top_k * 2 * DSRI_SCORE_BLOCK;
+    return n_seen > 16384 && n_seen >= (uint64_t)top_k * 2 * DSRI_SCORE_BLOCK;
 }
 
 struct indexer_query {

@@ -30,6 +30,7 @@ struct select_shared {
     uint32_t blocks[SELECT_BLOCKS];
     uint32_t warp_sums[32];
     uint32_t bin, before, inside, total; /* of the last search */
+    uint32_t taken[2];                   /* groups and items, in the usual case */
 };
 
 /* Values to choose from: scores of all keys, of all keys of the listed groups of 16, or maxima of groups. */
@@ -326,11 +327,10 @@ static __device__ void sort_and_write(const indexer_query &at, uint32_t k, uint3
         at.output[i] = -1;
 }
 
-/* Called by all THREADS threads of a block, once the query's scores (and maxima) are in memory. */
-template <int THREADS> static __device__ void select_query(const indexer_query &at, uint32_t k, select_shared &shared)
+/* The general case. The bins are zeros. */
+template <int THREADS>
+static __device__ void select_in_pieces(const indexer_query &at, uint32_t k, select_shared &shared)
 {
-    for (uint32_t i = threadIdx.x; i < SELECT_BIN_SLOTS; i += THREADS)
-        shared.bins[i] = 0;
     select_source from = {at.scores, nullptr, at.n_seen, at.n_seen};
     uint32_t least = EXCLUDED + 1;
     if (at.maxima) {
@@ -352,6 +352,152 @@ template <int THREADS> static __device__ void select_query(const indexer_query &
         shared.items[place] = (uint64_t)v << 32 | (uint32_t)~key_of(from, i);
     });
     sort_and_write<THREADS>(at, k, n_items, greatest, bound.value, shared);
+}
+
+/* ---- the usual case: values in registers ---- */
+
+enum { SELECT_OWN = 16 }; /* values of a thread: t, t + THREADS, ... */
+
+/* Loads a thread's values from number `first` on as ordered words; 0 where there is none. */
+template <int THREADS>
+static __device__ __forceinline__ void load_own(const select_source &from, uint32_t first, uint32_t own[SELECT_OWN])
+{
+#pragma unroll
+    for (uint32_t j = 0; j < SELECT_OWN; j++) {
+        const uint32_t i = first + j * THREADS + threadIdx.x;
+        const uint32_t key = i < from.n ? key_of(from, i) : from.n_keys;
+        own[j] = key < from.n_keys ? __float_as_uint(__ldcg(from.scores + key)) : 0xffffffffu;
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < SELECT_OWN; j++)
+        own[j] = own[j] == 0xffffffffu ? 0 : ordered_score(__uint_as_float(own[j]));
+}
+
+/* A bound that k of the values reach, and not many more if they are spread: found from the greatest of each `run` of a
+ * thread's values, of which k reach it. All values above EXCLUDED if those are fewer. Gives the greatest value too. */
+template <int THREADS>
+static __device__ __forceinline__ uint32_t bound_of_own(const uint32_t own[SELECT_OWN], uint32_t run, uint32_t k,
+                                                        uint32_t &greatest, select_shared &shared)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t best[SELECT_OWN], top = 0, least = 0xffffffffu;
+#pragma unroll
+    for (uint32_t j = 0; j < SELECT_OWN; j++) {
+        const bool starts = (j & (run - 1)) == 0;
+        best[j] = j == 0 || starts ? own[j] : max(best[j - 1], own[j]);
+        if (j > 0 && !starts)
+            best[j - 1] = 0;
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < SELECT_OWN; j++) {
+        top = max(top, best[j]);
+        least = best[j] > EXCLUDED ? min(least, best[j]) : least;
+    }
+    top = __reduce_max_sync(0xffffffffu, top);
+    least = __reduce_min_sync(0xffffffffu, least);
+    if (lane == 0) {
+        shared.warp_sums[warp] = top;
+        shared.blocks[warp] = least;
+    }
+    __syncthreads();
+    greatest = top = __reduce_max_sync(0xffffffffu, lane < THREADS / 32 ? shared.warp_sums[lane] : 0);
+    least = __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? shared.blocks[lane] : 0xffffffffu);
+    if (top < least)
+        return EXCLUDED + 1;
+    for (uint32_t needed = k, shift = shift_for(top - least);;) {
+#pragma unroll
+        for (uint32_t j = 0; j < SELECT_OWN; j++)
+            if (best[j] >= least && best[j] <= top)
+                atomicAdd(&shared.bins[(top - best[j]) >> shift], 1u);
+        find_bin<THREADS>(needed, shared);
+        if (shared.total < needed)
+            return EXCLUDED + 1;
+        needed -= shared.before;
+        top -= shared.bin << shift;
+        const uint32_t width = (1u << shift) - 1;
+        least = top - least > width ? top - width : least;
+        if (shift == 0 || shared.inside <= needed + k / 16)
+            return least;
+        shift = shift > 11 ? shift - 11 : 0;
+    }
+}
+
+/* Calls take(place, value, number) for the thread's values that reach the bound; places follow *n_taken, in any order.
+ */
+template <int THREADS, typename Take>
+static __device__ __forceinline__ void take_own(const uint32_t own[SELECT_OWN], uint32_t first, uint32_t bound,
+                                                uint32_t *n_taken, Take take)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t n = 0, place = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < SELECT_OWN; j++)
+        n += (uint32_t)__popc(__ballot_sync(0xffffffffu, own[j] >= bound));
+    if (lane == 0 && n)
+        place = atomicAdd(n_taken, n);
+    place = __shfl_sync(0xffffffffu, place, 0);
+#pragma unroll
+    for (uint32_t j = 0; j < SELECT_OWN; j++) {
+        const uint32_t reaching = __ballot_sync(0xffffffffu, own[j] >= bound);
+        if (own[j] >= bound)
+            take(place + (uint32_t)__popc(reaching & ((1u << lane) - 1)), own[j], first + j * THREADS + threadIdx.x);
+        place += (uint32_t)__popc(reaching);
+    }
+}
+
+/* As select_query, if the values fit the threads' registers and not too many reach the bound that a look at them gives:
+ * if not, false, with bins of zeros and nothing written. */
+template <int THREADS>
+static __device__ __forceinline__ bool select_at_once(const indexer_query &at, uint32_t k, select_shared &shared)
+{
+    const uint32_t room = max(2 * k, 512u);
+    const bool by_group = at.maxima != nullptr;
+    const uint32_t n_groups = (at.n_seen + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK;
+    select_source from = {at.scores, nullptr, at.n_seen, at.n_seen};
+    if (by_group)
+        from = select_source{at.maxima, nullptr, n_groups, n_groups};
+    if (from.n > SELECT_OWN * THREADS)
+        return false;
+    uint32_t run = 1, greatest = 0, bound = 0;
+    while (run < SELECT_OWN && 2 * run * 4 * k <= from.n)
+        run *= 2;
+    for (uint32_t level = by_group ? 0 : 1; level < 2; level++) {
+        uint32_t *n_taken = &shared.taken[level];
+#pragma unroll 1
+        for (uint32_t first = 0; first < from.n; first += SELECT_OWN * THREADS) {
+            uint32_t own[SELECT_OWN];
+            load_own<THREADS>(from, first, own);
+            if (bound == 0)
+                bound = bound_of_own<THREADS>(own, run, k, greatest, shared);
+            take_own<THREADS>(own, first, bound, n_taken, [&](uint32_t place, uint32_t v, uint32_t i) {
+                if (place >= room)
+                    return;
+                if (level == 0)
+                    shared.blocks[place] = i;
+                else
+                    shared.items[place] = (uint64_t)v << 32 | (uint32_t)~key_of(from, i);
+            });
+        }
+        __syncthreads();
+        const uint32_t n = *n_taken;
+        if (n > room)
+            return false;
+        if (level == 0)
+            from = select_source{at.scores, shared.blocks, n * DSRI_SCORE_BLOCK, at.n_seen};
+    }
+    sort_and_write<THREADS>(at, k, shared.taken[1], greatest, bound, shared);
+    return true;
+}
+
+/* Called by all THREADS threads of a block, once the query's scores (and maxima) are in memory. */
+template <int THREADS> static __device__ void select_query(const indexer_query &at, uint32_t k, select_shared &shared)
+{
+    for (uint32_t i = threadIdx.x; i < SELECT_BIN_SLOTS; i += THREADS)
+        shared.bins[i] = 0;
+    if (threadIdx.x < 2)
+        shared.taken[threadIdx.x] = 0;
+    if (!select_at_once<THREADS>(at, k, shared))
+        select_in_pieces<THREADS>(at, k, shared);
 }
 
 #endif
