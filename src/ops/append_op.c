@@ -54,7 +54,7 @@ static dsr_status check_entries(const dsri_check *check, uint32_t r, const dsr_a
     if (row->n_entries == 0)
         return dsri_check_fail(check, r, DSR_ERR_VALUE, "n_entries must be nonzero, got 0");
     if (row->ring_entries == 0) {
-        DSRI_TRY(dsri_check_sum(check, r, "entry range", row->first_entry, n_tokens_of(row), &end));
+        DSRI_TRY(dsri_check_sum(check, r, "first_entry + n_tokens", row->first_entry, n_tokens_of(row), &end));
         if (end > row->n_entries)
             return dsri_check_fail(check, r, DSR_ERR_SIZE,
                                    "entries reach %" PRIu64 ", needs at most n_entries = %" PRIu64, end,
@@ -90,7 +90,7 @@ static dsr_status check_rows(const dsri_check *check, const dsr_append_desc *des
         DSRI_TRY(dsri_check_u32(check, r, "number of tokens of all rows", n_tokens));
         DSRI_TRY(check_entries(check, r, row));
         DSRI_TRY(dsri_check_cache(check, r, &operand, &to->cache, &sizes->cache_bytes[r], &sizes->table_bytes[r]));
-        DSRI_TRY(dsri_check_sum(check, r, "source range", row->source_row, n_tokens_of(row), &source_end));
+        DSRI_TRY(dsri_check_sum(check, r, "source_row + n_tokens", row->source_row, n_tokens_of(row), &source_end));
         dsri_need_at_least(&sizes->source_rows, source_end, r);
         to->first_entry = row->ring_entries ? row->first_entry % row->ring_entries : row->first_entry;
         to->ring_entries = row->ring_entries;

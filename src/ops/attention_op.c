@@ -121,8 +121,8 @@ static dsr_status check_index_lists(const dsri_check *check, const dsr_attention
         const dsr_attention_row *row = &desc->rows[r];
         uint64_t span, end;
         DSRI_TRY(
-            dsri_check_extent(check, r, "index range", n_queries_of(row), index_stride_of(row), row->width, &span));
-        DSRI_TRY(dsri_check_sum(check, r, "index range", row->index_offset, span, &end));
+            dsri_check_extent(check, r, "index_stride", n_queries_of(row), index_stride_of(row), row->width, &span));
+        DSRI_TRY(dsri_check_sum(check, r, "index_offset", row->index_offset, span, &end));
         dsri_need_at_least(&needs->indices, end, r);
     }
     return DSR_OK;

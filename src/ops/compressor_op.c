@@ -115,10 +115,10 @@ static dsr_status check_row_ranges(const dsri_check *check, const dsr_compressor
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_compressor_row *row = &desc->rows[r];
         uint64_t token_end;
-        DSRI_TRY(dsri_check_sum(check, r, "token range", row->token_row, n_tokens_of(row), &token_end));
+        DSRI_TRY(dsri_check_sum(check, r, "token_row + n_tokens", row->token_row, n_tokens_of(row), &token_end));
         outputs[r].begin = row->output_row;
-        DSRI_TRY(dsri_check_sum(check, r, "output range", row->output_row, output_rows_of(row, desc->ratio),
-                                &outputs[r].end));
+        DSRI_TRY(
+            dsri_check_sum(check, r, "output_row", row->output_row, output_rows_of(row, desc->ratio), &outputs[r].end));
         dsri_need_at_least(token_rows, token_end, r);
         dsri_need_at_least(output_rows, outputs[r].end, r);
     }

@@ -26,10 +26,10 @@ static dsr_status check_side(const dsri_check *check, uint32_t r, const dsri_cac
                              uint64_t n_converted, dsri_cache *cache, side_bytes *bytes)
 {
     uint64_t end;
-    char what[32];
+    char what[40];
     if (operand->n_entries == 0)
         return dsri_check_fail(check, r, DSR_ERR_VALUE, "%s_entries must be nonzero, got 0", operand->field);
-    snprintf(what, sizeof(what), "%s range", operand->field);
+    snprintf(what, sizeof(what), "first_%s + n_entries", operand->field);
     DSRI_TRY(dsri_check_sum(check, r, what, first, n_converted, &end));
     if (end > operand->n_entries)
         return dsri_check_fail(check, r, DSR_ERR_SIZE, "entries reach %" PRIu64 ", needs at most %s_entries = %" PRIu64,

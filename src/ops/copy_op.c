@@ -33,7 +33,7 @@ static dsr_status check_scalars(const dsri_check *check, const dsr_copy_desc *de
 static dsr_status destination_rows_of(const dsri_check *check, uint32_t r, const dsr_copy_row *row, uint64_t *n_rows)
 {
     if (row->ring_rows == 0)
-        return dsri_check_sum(check, r, "destination range", row->destination_row, n_copies_of(row), n_rows);
+        return dsri_check_sum(check, r, "destination_row + n_copies", row->destination_row, n_copies_of(row), n_rows);
     if (n_copies_of(row) > row->ring_rows)
         return dsri_check_fail(check, r, DSR_ERR_VALUE,
                                "n_copies must be at most ring_rows = %" PRIu64 ", got %" PRIu32, row->ring_rows,
@@ -55,7 +55,7 @@ static dsr_status check_rows(const dsri_check *check, const dsr_copy_desc *desc,
         DSRI_TRY(dsri_check_product(check, r, "destination: shape product", n_rows, desc->row_elements, &n_elements));
         DSRI_TRY(
             dsri_check_view(check, r, "destination", &row->destination, desc->source.dtype, n_elements, &destination));
-        DSRI_TRY(dsri_check_sum(check, r, "source range", row->source_row, n_copies_of(row), &source_end));
+        DSRI_TRY(dsri_check_sum(check, r, "source_row + n_copies", row->source_row, n_copies_of(row), &source_end));
         dsri_need_at_least(source_rows, source_end, r);
         to->destination = destination;
         to->destination_row = row->ring_rows ? row->destination_row % row->ring_rows : row->destination_row;

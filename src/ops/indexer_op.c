@@ -134,16 +134,16 @@ static dsr_status check_output_range(const dsri_check *check, uint32_t r, const 
         return dsri_check_fail(check, r, DSR_ERR_STRIDE,
                                "output_stride must be at least top_k = %" PRIu32 " elements, got %" PRIu64, top_k,
                                to->output_stride);
-    DSRI_TRY(dsri_check_extent(check, r, "output range", n_queries_of(row), to->output_stride, top_k, &span));
+    DSRI_TRY(dsri_check_extent(check, r, "output_stride", n_queries_of(row), to->output_stride, top_k, &span));
     output->begin = row->output_offset;
-    return dsri_check_sum(check, r, "output range", row->output_offset, span, &output->end);
+    return dsri_check_sum(check, r, "output_offset", row->output_offset, span, &output->end);
 }
 
 static dsr_status check_score_range(const dsri_check *check, uint32_t r, const dsr_indexer_row *row, dsr_range *scores)
 {
     const uint64_t n_scores = n_queries_of(row) * row->kv_len; /* both fit 32 bits */
     scores->begin = row->scores_offset;
-    return dsri_check_sum(check, r, "scores range", row->scores_offset, n_scores, &scores->end);
+    return dsri_check_sum(check, r, "scores_offset + n_queries * kv_len", row->scores_offset, n_scores, &scores->end);
 }
 
 /* Whether a list of top_k elements at `begin` meets one of a row's lists. */

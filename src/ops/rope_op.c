@@ -70,7 +70,7 @@ static dsr_status check_rows(const dsri_check *check, const dsr_rope_desc *desc,
         n_heads += (uint64_t)n_tokens_of(row) * desc->n_heads;
         DSRI_TRY(dsri_check_u32(check, r, "number of heads of all tokens", n_heads));
         tokens[r].begin = row->row;
-        DSRI_TRY(dsri_check_sum(check, r, "token range", row->row, n_tokens_of(row), &tokens[r].end));
+        DSRI_TRY(dsri_check_sum(check, r, "row + n_tokens", row->row, n_tokens_of(row), &tokens[r].end));
         dsri_need_at_least(n_tokens, tokens[r].end, r);
     }
     if (dsri_find_overlap(tokens, desc->n_rows, &first, &second))

@@ -67,7 +67,8 @@ static const api_fault faults[] = {
     FAULT_OF(TOKENS, DSR_ERR_POSITION, "row 1: position overflows: start_pos 1000, n_tokens 4294967295",
              SET(rows[1].n_tokens, UINT32_MAX)),
     FAULT_OF(ENTRIES | CACHES, DSR_ERR_VALUE, "row 1: n_entries must be nonzero, got 0", SET(rows[1].n_entries, 0)),
-    FAULT_OF(ENTRIES, DSR_ERR_OVERFLOW, "row 1: entry range overflows", SET(rows[1].first_entry, UINT64_MAX)),
+    FAULT_OF(ENTRIES, DSR_ERR_OVERFLOW, "row 1: first_entry + n_tokens overflows",
+             SET(rows[1].first_entry, UINT64_MAX)),
     FAULT_OF(ENTRIES, DSR_ERR_SIZE, "row 1: entries reach 41, needs at most n_entries = 40",
              SET(rows[1].first_entry, 39)),
     FAULT_OF(ENTRIES, DSR_ERR_SIZE, "row 1: ring_entries must be at most n_entries = 40, got 41",
@@ -89,7 +90,7 @@ static const api_fault faults[] = {
              ADD(rows[1].cache.byte_offset, 8)),
     FAULT_OF(CACHES, DSR_ERR_SIZE, "row 1: cache_layout.page_table holds 11 bytes, needs 12",
              SET(rows[1].cache_layout.page_table.byte_length, 11)),
-    FAULT_OF(SOURCES, DSR_ERR_OVERFLOW, "row 1: source range overflows", SET(rows[1].source_row, UINT64_MAX)),
+    FAULT_OF(SOURCES, DSR_ERR_OVERFLOW, "row 1: source_row + n_tokens overflows", SET(rows[1].source_row, UINT64_MAX)),
     FAULT_OF(CACHES, DSR_ERR_SIZE, "row 2: cache holds 23359 bytes, needs 23360",
              SET(rows[2].cache.byte_length, 23359)),
 

@@ -50,7 +50,7 @@ static const api_fault faults[] = {
     FAULT_OF(DTYPES, DSR_ERR_ENUM, "source has an unknown dtype, got 7", SET(desc.source.dtype, 7)),
     FAULT(DSR_ERR_OVERFLOW, "bytes of a row overflows", SET(desc.row_elements, (uint64_t)1 << 63)),
 
-    FAULT_OF(DESTINATIONS, DSR_ERR_OVERFLOW, "row 1: destination range overflows",
+    FAULT_OF(DESTINATIONS, DSR_ERR_OVERFLOW, "row 1: destination_row + n_copies overflows",
              SET(rows[1].destination_row, UINT64_MAX - 1)),
     FAULT_OF(DESTINATIONS, DSR_ERR_VALUE, "row 1: n_copies must be at most ring_rows = 1, got 2",
              SET(rows[1].ring_rows, 1)),
@@ -67,7 +67,7 @@ static const api_fault faults[] = {
     FAULT(DSR_ERR_CONTEXT_MISMATCH, "row 1: destination", FOREIGN(rows[1].destination.buffer)),
     FAULT(DSR_ERR_RANGE, "row 1: destination", SET(rows[1].destination.byte_offset, POOL_BYTES)),
     FAULT(DSR_ERR_ALIGNMENT, "row 1: destination", ADD(rows[1].destination.byte_offset, 1)),
-    FAULT_OF(SOURCES, DSR_ERR_OVERFLOW, "row 1: source range overflows", SET(rows[1].source_row, UINT64_MAX)),
+    FAULT_OF(SOURCES, DSR_ERR_OVERFLOW, "row 1: source_row + n_copies overflows", SET(rows[1].source_row, UINT64_MAX)),
     FAULT_OF(DESTINATIONS, DSR_ERR_SIZE, "row 2: destination holds 255 bytes, needs 256",
              SET(rows[2].destination.byte_length, 255)),
 

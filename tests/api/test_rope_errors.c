@@ -75,7 +75,7 @@ static const api_fault faults[] = {
              SET(rows[1].position_step, UINT32_MAX)),
     FAULT_OF(TOKENS, DSR_ERR_OVERFLOW, "row 1: number of heads of all tokens exceeds u32",
              SET(rows[1].n_tokens, UINT32_MAX / 2), SET(rows[1].start_pos, 0)),
-    FAULT_OF(TOKENS, DSR_ERR_OVERFLOW, "row 1: token range overflows", SET(rows[1].row, UINT64_MAX - 2)),
+    FAULT_OF(TOKENS, DSR_ERR_OVERFLOW, "row 1: row + n_tokens overflows", SET(rows[1].row, UINT64_MAX - 2)),
     FAULT_OF(TOKENS, DSR_ERR_OVERLAP,
              "row 1: tokens of two rows overlap: [2, 5) and [4, 5) of row 0, needs disjoint ones", SET(rows[1].row, 2)),
     FAULT_OF(TOKENS, DSR_ERR_OVERLAP,
