@@ -22,8 +22,8 @@ DSR_API void dsr_encoder_destroy(dsr_encoder *encoder);
 DSR_API dsr_status dsr_encoder_submit(dsr_encoder *encoder);
 /* Wait until submitted work is complete. Nothing submitted: returns at once. */
 DSR_API dsr_status dsr_encoder_wait(dsr_encoder *encoder);
-/* Run the same commands again, on whatever their operands now hold. Allowed after submit; waits for the previous run.
- */
+/* Run the same commands again, on whatever their operands then hold. Allowed after submit. Runs after the previous run:
+ * on a CUDA device the call does not wait for that one, and what went wrong in it is reported by a later call. */
 DSR_API dsr_status dsr_encoder_replay(dsr_encoder *encoder);
 /* Forget all commands; keeps the memory, so that a steady state allocates nothing. Waits for work in flight first. */
 DSR_API dsr_status dsr_encoder_reset(dsr_encoder *encoder);

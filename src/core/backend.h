@@ -80,7 +80,9 @@ typedef struct dsri_backend {
     /* Chooses the kernel of a command and fills its last six fields; all others are set and final. Nothing of the
      * append can fail after it. DSR_ERR_UNSUPPORTED_KERNEL if there is none. */
     dsr_status (*prepare)(void *device, void *encoder_state, dsri_command *command);
-    /* Runs the waves in order. May return before they are done. On failure nothing is left in flight. */
+    /* Submits of one encoder run one after another: a replay need not wait for the run before. */
+    int runs_in_order;
+    /* Runs the waves in order. May return before they are done. On failure nothing of it is left in flight. */
     dsr_status (*submit)(void *device, void *encoder_state, const dsri_wave *waves, uint32_t n_waves);
     /* Waits for the last submit of this encoder. Null: submit returns when the work is done. */
     dsr_status (*wait)(void *device, void *encoder_state);

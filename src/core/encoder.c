@@ -322,7 +322,8 @@ static dsr_status run_commands(dsr_encoder *encoder)
         return status;
     if (encoder->has_lost_memory)
         return dsri_fail(context, DSR_ERR_STATE, "encoder: a buffer that its commands use was destroyed");
-    status = drain(encoder);
+    if (!context->backend->runs_in_order)
+        status = drain(encoder);
     if (status == DSR_OK && encoder->n_waves > 0)
         status = context->backend->submit(context->device, encoder->backend_state, encoder->waves, encoder->n_waves);
     if (status != DSR_OK)

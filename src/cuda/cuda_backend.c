@@ -230,14 +230,25 @@ static const char *cuda_kernel_name(void *opened, uint32_t index)
 
 /* ---- memory ----------------------------------------------------------------------------------------------- */
 
+/* Lets the memory stream wait for an encoder's submits. */
+static dsr_status wait_for_encoder(dsri_cuda_device *device, dsri_cuda_encoder *encoder)
+{
+    dsr_status status = DSR_OK;
+    if (encoder->stream == encoder->own_stream)
+        status = dsri_cuda_check(device, device->driver.cuEventRecord(encoder->done, encoder->stream), "cuEventRecord");
+    if (status == DSR_OK)
+        status = dsri_cuda_check(device, device->driver.cuStreamWaitEvent(device->stream, encoder->done, 0),
+                                 "cuStreamWaitEvent");
+    return status;
+}
+
 /* Lets the memory stream wait for every submit in flight. */
 static dsr_status wait_for_encoders(dsri_cuda_device *device)
 {
     dsr_status status = DSR_OK;
     for (dsri_cuda_encoder *e = device->encoders; e != NULL && status == DSR_OK; e = e->next)
         if (e->in_flight)
-            status = dsri_cuda_check(device, device->driver.cuStreamWaitEvent(device->stream, e->done, 0),
-                                     "cuStreamWaitEvent");
+            status = wait_for_encoder(device, e);
     return status;
 }
 
@@ -314,6 +325,14 @@ static dsr_status cuda_memory_read(void *opened, void *destination, const void *
 
 /* ---- encoders --------------------------------------------------------------------------------------------- */
 
+/* Lets the CPU wait for an encoder's submits. */
+static dsr_status finish_encoder(dsri_cuda_device *device, dsri_cuda_encoder *encoder)
+{
+    return encoder->stream == encoder->own_stream
+               ? dsri_cuda_check(device, device->driver.cuStreamSynchronize(encoder->stream), "cuStreamSynchronize")
+               : dsri_cuda_check(device, device->driver.cuEventSynchronize(encoder->done), "cuEventSynchronize");
+}
+
 static void encoder_close(void *opened, void *state, int is_forked)
 {
     dsri_cuda_device *device = opened;
@@ -326,7 +345,7 @@ static void encoder_close(void *opened, void *state, int is_forked)
         }
     if (!is_forked && !device->is_lost && dsri_cuda_enter(device) == DSR_OK) {
         if (encoder->in_flight)
-            (void)device->driver.cuEventSynchronize(encoder->done);
+            (void)finish_encoder(device, encoder);
         dsri_cuda_release_graph(encoder);
         if (encoder->zeroed != 0)
             (void)device->driver.cuMemFree(encoder->zeroed);
@@ -419,7 +438,7 @@ static dsr_status reserve_zeroed(dsri_cuda_encoder *encoder, uint64_t n_bytes, u
     if (status != DSR_OK)
         return status;
     if (encoder->in_flight)
-        status = dsri_cuda_check(device, device->driver.cuEventSynchronize(encoder->done), "cuEventSynchronize");
+        status = finish_encoder(device, encoder);
     if (status == DSR_OK)
         status = dsri_cuda_check(device, device->driver.cuMemAlloc(&memory, capacity), "cuMemAlloc");
     if (status == DSR_OK)
@@ -486,7 +505,7 @@ static dsr_status wait(void *opened, void *state)
     dsr_status status = dsri_cuda_enter(device);
     if (status != DSR_OK)
         return status;
-    status = dsri_cuda_check(device, device->driver.cuEventSynchronize(encoder->done), "cuEventSynchronize");
+    status = finish_encoder(device, encoder);
     encoder->in_flight = 0;
     dsri_cuda_leave(device);
     return status;
@@ -511,6 +530,7 @@ const dsri_backend dsri_cuda_backend = {
     .encoder_reset = encoder_reset,
     .encoder_set_stream = encoder_set_stream,
     .prepare = prepare,
+    .runs_in_order = 1,
     .submit = submit,
     .wait = wait,
 };

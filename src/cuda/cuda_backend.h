@@ -30,7 +30,7 @@ typedef struct dsri_cuda_encoder {
     struct dsri_cuda_encoder *next;
     CUstream own_stream;
     CUstream stream; /* own_stream, or the caller's */
-    CUevent done;    /* recorded after each submit */
+    CUevent done;    /* in a caller's stream, recorded after each submit */
     int in_flight;
 
     CUgraph graph;

@@ -312,8 +312,10 @@ dsr_status dsri_cuda_run(dsri_cuda_encoder *encoder, const dsri_wave *waves, uin
     if (status == DSR_OK)
         status = dsri_cuda_check(device, device->driver.cuGraphLaunch(encoder->executable, encoder->stream),
                                  "cuGraphLaunch");
-    if (status == DSR_OK)
-        status = dsri_cuda_check(device, device->driver.cuEventRecord(encoder->done, encoder->stream), "cuEventRecord");
-    encoder->in_flight = status == DSR_OK;
-    return status;
+    if (status != DSR_OK)
+        return status;
+    encoder->in_flight = 1;
+    if (encoder->stream == encoder->own_stream)
+        return DSR_OK;
+    return dsri_cuda_check(device, device->driver.cuEventRecord(encoder->done, encoder->stream), "cuEventRecord");
 }

@@ -265,6 +265,7 @@ ENTRY(cuStreamSynchronize, (void *stream))
 {
     (void)stream;
     COUNT();
+    state.n_waits++;
     return SUCCESS;
 }
 
@@ -308,6 +309,7 @@ ENTRY(cuEventSynchronize, (void *event))
 {
     (void)event;
     COUNT();
+    state.n_waits++;
     return SUCCESS;
 }
 

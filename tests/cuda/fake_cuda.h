@@ -12,6 +12,7 @@ typedef struct fake_cuda_state {
     uint32_t n_launches;     /* kernels run, directly or as nodes of launched graphs */
     uint32_t n_instantiated; /* graphs */
     uint32_t n_updates;      /* of node arguments */
+    uint32_t n_waits;        /* of the CPU, for streams and events */
     int is_capturing;        /* what cuStreamIsCapturing answers */
     int push_depth;          /* contexts pushed and not popped */
     const void *last_pushed; /* context */

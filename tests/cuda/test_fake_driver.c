@@ -121,6 +121,29 @@ static void test_runs_as_a_graph(void **state)
     assert_int_equal(fake->push_depth, 0);
 }
 
+/* Replays go into the stream one after another; only a wait waits. */
+static void test_replays_do_not_wait(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    work w;
+    int stream;
+    assert_int_equal(run_all(&w), DSR_OK);
+    for (int is_callers = 0; is_callers < 2; is_callers++) {
+        assert_int_equal(dsr_encoder_set_stream(w.encoder, is_callers ? &stream : NULL), DSR_OK);
+        const uint32_t n_launches = fake->n_launches, n_waits = fake->n_waits;
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(dsr_encoder_replay(w.encoder), DSR_OK);
+        assert_int_equal(fake->n_launches, n_launches + 3);
+        assert_int_equal(fake->n_waits, n_waits);
+        assert_int_equal(dsr_encoder_wait(w.encoder), DSR_OK);
+        assert_int_equal(fake->n_waits, n_waits + 1);
+        assert_int_equal(dsr_encoder_wait(w.encoder), DSR_OK);
+        assert_int_equal(fake->n_waits, n_waits + 1);
+    }
+    close_work(&w);
+}
+
 static void test_new_fields_update_the_graph(void **state)
 {
     (void)state;
@@ -395,6 +418,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_runs_as_a_graph, reset_fake),
+        cmocka_unit_test_setup(test_replays_do_not_wait, reset_fake),
         cmocka_unit_test_setup(test_new_fields_update_the_graph, reset_fake),
         cmocka_unit_test_setup(test_other_kernels_make_a_new_graph, reset_fake),
         cmocka_unit_test_setup(test_early_launches, reset_fake),
