@@ -66,7 +66,7 @@ static __device__ __forceinline__ rotation rotation_at(const dsri_append_plan &p
 {
     const float angle = __fmul_rn((float)position, plan.frequencies[threadIdx.x % 32]);
     rotation r = {0.0f, 1.0f, f32_is_finite(angle)};
-    if (r.is_finite)
+    if (plan.rotates && r.is_finite)
         sincos_fixed(angle, &r.sine, &r.cosine);
     return r;
 }
@@ -97,7 +97,7 @@ static __device__ __forceinline__ uint32_t load_pair(const uint16_t *at)
 
 /* pairs[i] of lane l: features 64 i + 2 l and the next; the last 64 features turned. */
 template <int N>
-static __device__ __forceinline__ void load_token(const dsri_append_plan &plan, const uint16_t *token, uint32_t position,
+static __device__ __forceinline__ void load_token(const dsri_append_plan &plan, const uint16_t *token, const rotation &turn,
                                                   uint32_t pairs[N])
 {
     const uint32_t lane = threadIdx.x % 32;
@@ -107,7 +107,7 @@ static __device__ __forceinline__ void load_token(const dsri_append_plan &plan, 
         return;
     for (int i = 0; i < N - 1; i++)
         pairs[i] = finite_pair(pairs[i]);
-    pairs[N - 1] = rotate_pair(pairs[N - 1], rotation_at(plan, position));
+    pairs[N - 1] = rotate_pair(pairs[N - 1], turn);
 }
 
 template <int N> static __device__ __forceinline__ void store_pairs(const uint32_t pairs[N], uint8_t *values)
@@ -129,23 +129,23 @@ static __device__ __forceinline__ void spread_key(const uint32_t pairs[2], float
     }
 }
 
-static __device__ void append_row(const dsri_append_plan &plan, uint32_t format, const uint16_t *token, uint32_t position,
-                                  entry_place place)
+static __device__ void append_row(const dsri_append_plan &plan, uint32_t format, const uint16_t *token,
+                                  const rotation &turn, entry_place place)
 {
     uint32_t pairs[8];
-    load_token<8>(plan, token, position, pairs);
+    load_token<8>(plan, token, turn, pairs);
     if (format == FORMAT_FP8)
         pack_row(pairs, plan.min_scale, place);
     else
         store_pairs<8>(pairs, place.values);
 }
 
-static __device__ void append_key(const dsri_append_plan &plan, uint32_t format, const uint16_t *token, uint32_t position,
-                                  entry_place place)
+static __device__ void append_key(const dsri_append_plan &plan, uint32_t format, const uint16_t *token,
+                                  const rotation &turn, entry_place place)
 {
     uint32_t pairs[2];
     float x[4];
-    load_token<2>(plan, token, position, pairs);
+    load_token<2>(plan, token, turn, pairs);
     if (format != FORMAT_FP4) {
         store_pairs<2>(pairs, place.values);
         return;
@@ -159,20 +159,20 @@ extern "C" __global__ void __launch_bounds__(CACHE_THREADS) dsr_append_bf16__cud
     const __grid_constant__ dsri_append_plan plan, uint8_t *)
 {
     let_next_launch_start();
-    wait_for_prior_launch();
     const dsri_append_row_plan &row = plan.rows[blockIdx.y];
     for (uint64_t i = (uint64_t)blockIdx.x * CACHE_WARPS + threadIdx.x / 32; i < row.n_tokens;
          i += (uint64_t)gridDim.x * CACHE_WARPS) {
+        const rotation turn = rotation_at(plan, row.start_pos + (uint32_t)i * row.position_step);
+        wait_for_prior_launch();
         const uint64_t entry = row.first_entry + i;
         const entry_place place = place_of_entry(row.cache, row.ring_entries ? entry % row.ring_entries : entry);
         const uint16_t *token = row.source + i * plan.dim;
-        const uint32_t position = row.start_pos + (uint32_t)i * row.position_step;
         if (place.values == nullptr)
             continue;
         if (plan.dim == DSRI_INDEX_DIM)
-            append_key(plan, row.cache.format, token, position, place);
+            append_key(plan, row.cache.format, token, turn, place);
         else
-            append_row(plan, row.cache.format, token, position, place);
+            append_row(plan, row.cache.format, token, turn, place);
     }
 }
 

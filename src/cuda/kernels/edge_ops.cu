@@ -6,15 +6,36 @@
 /* Sum of values[0..n) by halving, n a power of two; every thread gets it. values is shared memory and is overwritten. */
 static __device__ float sum_by_halving(float *values, uint32_t n)
 {
-    for (uint32_t s = n / 2; s > 0; s /= 2) {
+    uint32_t s = n / 2;
+    for (; s >= 32; s /= 2) {
         __syncthreads();
         for (uint32_t f = threadIdx.x; f < s; f += blockDim.x)
             values[f] = __fadd_rn(values[f], values[f + s]);
     }
     __syncthreads();
+    if (threadIdx.x < 32) {
+        float x = threadIdx.x < n ? values[threadIdx.x] : 0.0f;
+        for (; s > 0; s /= 2)
+            x = __fadd_rn(x, __shfl_down_sync(0xffffffffu, x, s));
+        if (threadIdx.x == 0)
+            values[0] = x;
+    }
+    __syncthreads();
     const float sum = values[0];
     __syncthreads();
     return sum;
+}
+
+struct token_state {
+    float kv, score;
+};
+
+/* What the state keeps of a token's element. */
+static __device__ __forceinline__ token_state keep_token(float kv, float score, float ape)
+{
+    const float s = __fadd_rn(score, ape);
+    const bool is_good = f32_is_finite(kv) && f32_is_finite(s);
+    return token_state{f32_is_finite(kv) ? kv : 0.0f, is_good ? s : __uint_as_float(0x7fc00000u)};
 }
 
 static __device__ float pool(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row, uint32_t f)
@@ -40,28 +61,25 @@ static __device__ void store_token(const dsri_compressor_plan &plan, const dsri_
     const uint32_t j = (row.start_pos + token) % plan.ratio;
     const uint64_t state_row = (uint64_t)((coff - 1) * plan.ratio + j) * width;
     for (uint32_t c = threadIdx.x; c < width; c += blockDim.x) {
-        const float kv = row.kv[(uint64_t)token * width + c];
-        const float s = __fadd_rn(row.score[(uint64_t)token * width + c], plan.ape[(uint64_t)j * width + c]);
-        const bool is_good = f32_is_finite(kv) && f32_is_finite(s);
-        row.kv_state[state_row + c] = f32_is_finite(kv) ? kv : 0.0f;
-        row.score_state[state_row + c] = is_good ? s : __uint_as_float(0x7fc00000u);
+        const token_state kept = keep_token(row.kv[(uint64_t)token * width + c], row.score[(uint64_t)token * width + c],
+                                            plan.ape[(uint64_t)j * width + c]);
+        row.kv_state[state_row + c] = kept.kv;
+        row.score_state[state_row + c] = kept.score;
     }
 }
 
-static __device__ void emit(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row, uint16_t *output,
-                            float *squares)
+/* Writes the normed row of a thread's pooled feature. */
+static __device__ void emit(const dsri_compressor_plan &plan, float pooled, float norm, uint16_t *output, float *squares)
 {
     const uint32_t f = threadIdx.x;
-    float c = 0.0f;
-    if (f < plan.dim) {
-        c = bf16_to_f32(f32_to_bf16(pool(plan, row, f)));
+    const float c = bf16_to_f32(f32_to_bf16(pooled));
+    if (f < plan.dim)
         squares[f] = __fmul_rn(c, c);
-    }
     const float sum = sum_by_halving(squares, plan.dim);
     const float r = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)plan.dim), plan.epsilon)));
     uint16_t y = 0;
     if (f < plan.dim)
-        y = f32_to_bf16(__fmul_rn(__fmul_rn(c, r), plan.norm[f]));
+        y = f32_to_bf16(__fmul_rn(__fmul_rn(c, r), norm));
     const int is_good = __syncthreads_and(f32_is_finite(sum) && bf16_is_finite(y));
     if (f < plan.dim)
         output[f] = is_good ? y : 0;
@@ -74,6 +92,55 @@ static __device__ void shift_groups(const dsri_compressor_plan &plan, const dsri
         row.kv_state[i] = row.kv_state[group + i];
         row.score_state[i] = row.score_state[group + i];
     }
+}
+
+/* The last token of a group of four, alone: as store_token, pool, emit and shift_groups, with all of memory asked for at
+ * once. */
+static __device__ void end_group_of_4(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row, float *squares)
+{
+    const uint32_t f = threadIdx.x, dim = plan.dim, width = 2 * dim;
+    float pooled = 0.0f, norm = 0.0f;
+    if (f < dim) {
+        token_state old[4], own[4][2]; /* the group before, of feature f; this group, of elements f and dim + f */
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            old[i] = token_state{row.kv_state[i * width + f], row.score_state[i * width + f]};
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
+            const uint32_t c = h * dim + f;
+#pragma unroll
+            for (uint32_t i = 0; i < 3; i++)
+                own[i][h] = token_state{row.kv_state[(4 + i) * width + c], row.score_state[(4 + i) * width + c]};
+            own[3][h] = keep_token(row.kv[c], row.score[c], plan.ape[3 * width + c]);
+        }
+        norm = plan.norm[f];
+        float max = __uint_as_float(0xff800000u), den = 0.0f, num = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            const float s = i < 4 ? old[i].score : own[i % 4][1].score;
+            max = s > max ? s : max;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            const token_state item = i < 4 ? old[i] : own[i % 4][1];
+            const float e = softmax_exp(__fadd_rn(item.score, -max));
+            den = __fadd_rn(den, e);
+            num = __fmaf_rn(e, item.kv, num);
+        }
+        pooled = __fdiv_rn(num, den);
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
+            const uint32_t c = h * dim + f;
+            row.kv_state[7 * width + c] = own[3][h].kv;
+            row.score_state[7 * width + c] = own[3][h].score;
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                row.kv_state[i * width + c] = own[i][h].kv;
+                row.score_state[i * width + c] = own[i][h].score;
+            }
+        }
+    }
+    emit(plan, pooled, norm, row.output, squares);
 }
 
 static __device__ void initialise(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row)
@@ -93,6 +160,10 @@ extern "C" __global__ void __launch_bounds__(512) dsr_compressor_f32__cuda(const
     __shared__ float squares[512];
     const dsri_compressor_row_plan &row = plan.rows[blockIdx.x];
     uint16_t *output = row.output;
+    if (plan.ratio == 4 && row.n_tokens == 1 && row.start_pos % 4 == 3) {
+        end_group_of_4(plan, row, squares);
+        return;
+    }
     if (row.start_pos == 0) {
         initialise(plan, row);
         __syncthreads();
@@ -103,7 +174,8 @@ extern "C" __global__ void __launch_bounds__(512) dsr_compressor_f32__cuda(const
         __syncthreads();
         if ((row.start_pos + token + 1) % plan.ratio != 0)
             continue;
-        emit(plan, row, output, squares);
+        const uint32_t f = threadIdx.x;
+        emit(plan, f < plan.dim ? pool(plan, row, f) : 0.0f, f < plan.dim ? plan.norm[f] : 0.0f, output, squares);
         output += plan.dim;
         n_emitted++;
         if (plan.ratio == 4) {
@@ -159,53 +231,90 @@ static __device__ float rope_element(const dsri_rope_plan &plan, const void *inp
                              : bf16_to_f32(static_cast<const uint16_t *>(input)[at]);
 }
 
-static __device__ void rope_token(const dsri_rope_plan &plan, const dsri_rope_row_plan &row, uint32_t token,
-                                  const float *sines, const float *cosines, const uint8_t *is_finite)
+struct rope_angles {
+    float sines[DSRI_MAX_ROPE_PAIRS], cosines[DSRI_MAX_ROPE_PAIRS];
+    uint8_t is_finite[DSRI_MAX_ROPE_PAIRS];
+};
+
+/* Features f and f + 1 of a head, turned, as two BF16 values. */
+static __device__ __forceinline__ uint32_t rope_pair(const dsri_rope_plan &plan, uint32_t f, float a, float b,
+                                                     const rope_angles &angles)
 {
-    const uint32_t tail = plan.head_dim - plan.rope_dim, half = plan.head_dim / 2;
+    const uint32_t tail = plan.head_dim - plan.rope_dim;
+    uint32_t y0 = 0, y1 = 0;
+    if (f < tail) {
+        y0 = f32_is_finite(a) ? f32_to_bf16(a) : 0;
+        y1 = f32_is_finite(b) ? f32_to_bf16(b) : 0;
+    } else {
+        const uint32_t pair = (f - tail) / 2;
+        const float s = plan.inverse ? -angles.sines[pair] : angles.sines[pair], c = angles.cosines[pair];
+        if (angles.is_finite[pair] && f32_is_finite(a) && f32_is_finite(b)) {
+            y0 = f32_to_bf16(__fmaf_rn(a, c, -__fmul_rn(b, s)));
+            y1 = f32_to_bf16(__fmaf_rn(a, s, __fmul_rn(b, c)));
+        }
+    }
+    return y0 | y1 << 16;
+}
+
+/* 8 features at a time: BF16 input, and 16-byte aligned rows. */
+static __device__ void rope_token_by_words(const dsri_rope_plan &plan, const dsri_rope_row_plan &row, uint32_t token,
+                                           const rope_angles &angles)
+{
+    const uint32_t words = plan.head_dim / 8;
+    const uint64_t first = (uint64_t)token * plan.n_heads * words;
+    const uint4 *input = static_cast<const uint4 *>(row.input) + first;
+    uint4 *output = reinterpret_cast<uint4 *>(row.output) + first;
+    for (uint32_t i = blockIdx.z * blockDim.x + threadIdx.x; i < plan.n_heads * words; i += gridDim.z * blockDim.x) {
+        const uint4 word = input[i];
+        uint32_t w[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+        for (uint32_t p = 0; p < 4; p++)
+            w[p] = rope_pair(plan, i % words * 8 + 2 * p, bf16_to_f32((uint16_t)w[p]), bf16_to_f32((uint16_t)(w[p] >> 16)),
+                             angles);
+        output[i] = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+}
+
+static __device__ void rope_token(const dsri_rope_plan &plan, const dsri_rope_row_plan &row, uint32_t token,
+                                  const rope_angles &angles)
+{
+    const uint32_t half = plan.head_dim / 2;
     const uint64_t first = (uint64_t)token * plan.n_heads * plan.head_dim;
     for (uint32_t i = blockIdx.z * blockDim.x + threadIdx.x; i < plan.n_heads * half; i += gridDim.z * blockDim.x) {
         const uint32_t f = i % half * 2;
         const uint64_t at = first + (uint64_t)(i / half) * plan.head_dim + f;
         const float a = rope_element(plan, row.input, at), b = rope_element(plan, row.input, at + 1);
-        uint16_t y0 = 0, y1 = 0;
-        if (f < tail) {
-            y0 = f32_is_finite(a) ? f32_to_bf16(a) : 0;
-            y1 = f32_is_finite(b) ? f32_to_bf16(b) : 0;
-        } else {
-            const uint32_t pair = (f - tail) / 2;
-            const float s = plan.inverse ? -sines[pair] : sines[pair], c = cosines[pair];
-            if (is_finite[pair] && f32_is_finite(a) && f32_is_finite(b)) {
-                y0 = f32_to_bf16(__fmaf_rn(a, c, -__fmul_rn(b, s)));
-                y1 = f32_to_bf16(__fmaf_rn(a, s, __fmul_rn(b, c)));
-            }
-        }
-        row.output[at] = y0;
-        row.output[at + 1] = y1;
+        const uint32_t y = rope_pair(plan, f, a, b, angles);
+        row.output[at] = (uint16_t)y;
+        row.output[at + 1] = (uint16_t)(y >> 16);
     }
 }
 
 extern "C" __global__ void dsr_rope_bf16__cuda(const __grid_constant__ dsri_rope_plan plan, uint8_t *)
 {
-    let_next_launch_start();
-    wait_for_prior_launch();
-    __shared__ float sines[DSRI_MAX_ROPE_PAIRS], cosines[DSRI_MAX_ROPE_PAIRS];
-    __shared__ uint8_t is_finite[DSRI_MAX_ROPE_PAIRS];
+    __shared__ rope_angles angles;
     const dsri_rope_row_plan &row = plan.rows[blockIdx.x];
+    const bool by_words = !plan.input_is_f32 && plan.head_dim % 8 == 0 &&
+                          (((uintptr_t)row.input | (uintptr_t)row.output) & 15) == 0;
+    let_next_launch_start();
     for (uint32_t token = blockIdx.y; token < row.n_tokens; token += gridDim.y) {
         __syncthreads();
         if (threadIdx.x < plan.rope_dim / 2) {
             const uint32_t position = row.start_pos + token * row.position_step;
             const float angle = __fmul_rn((float)position, plan.frequencies[threadIdx.x]);
             float s = 0.0f, c = 1.0f;
-            is_finite[threadIdx.x] = f32_is_finite(angle);
+            angles.is_finite[threadIdx.x] = f32_is_finite(angle);
             if (f32_is_finite(angle))
                 sincos_fixed(angle, &s, &c);
-            sines[threadIdx.x] = s;
-            cosines[threadIdx.x] = c;
+            angles.sines[threadIdx.x] = s;
+            angles.cosines[threadIdx.x] = c;
         }
+        wait_for_prior_launch();
         __syncthreads();
-        rope_token(plan, row, token, sines, cosines, is_finite);
+        if (by_words)
+            rope_token_by_words(plan, row, token, angles);
+        else
+            rope_token(plan, row, token, angles);
     }
 }
 
