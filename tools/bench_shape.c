@@ -1,6 +1,7 @@
 #include "bench_shape.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,16 +27,36 @@ static uint32_t *field_named(bench_shape *shape, const char *name)
     return NULL;
 }
 
-static int parse_pattern(bench_shape *shape, const char *name)
+/* Why a line is no shape. */
+typedef struct shape_fault {
+    char text[192];
+} shape_fault;
+
+static int fault(shape_fault *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Returns 0. */
+static int fault(shape_fault *f, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(f->text, sizeof f->text, format, arguments);
+    va_end(arguments);
+    return 0;
+}
+
+static int parse_pattern(bench_shape *shape, const char *name, shape_fault *f)
 {
     static const char *const names[BENCH_N_PATTERNS] = {"random", "rising", "falling", "equal"};
+    if (shape->op != BENCH_INDEXER) {
+        return fault(f, "pattern: only op indexer has one");
+    }
     for (int i = 0; i < BENCH_N_PATTERNS; i++) {
-        if (shape->op == BENCH_INDEXER && strcmp(names[i], name) == 0) {
+        if (strcmp(names[i], name) == 0) {
             shape->pattern = (bench_pattern)i;
             return 1;
         }
     }
-    return 0;
+    return fault(f, "pattern=%.40s: give random, rising, falling or equal", name);
 }
 
 int bench_parse_format(bench_op op, const char *name, dsr_cache_format *format)
@@ -53,29 +74,34 @@ int bench_parse_format(bench_op op, const char *name, dsr_cache_format *format)
     return 1;
 }
 
-static int parse_parameter(bench_shape *shape, char *word)
+static int parse_parameter(bench_shape *shape, char *word, shape_fault *f)
 {
+    const uint64_t most = 16777216;
     char *value = strchr(word, '=');
     uint64_t number;
     if (value == NULL) {
-        return 0;
+        return fault(f, "'%.40s': needed is name=value", word);
     }
     *value++ = '\0';
     if (strcmp(word, "pattern") == 0) {
-        return parse_pattern(shape, value);
+        return parse_pattern(shape, value, f);
     }
     if (strcmp(word, "format") == 0) {
-        return bench_parse_format(shape->op, value, &shape->format);
+        return bench_parse_format(shape->op, value, &shape->format) ||
+               fault(f, "format=%.40s: attention takes bf16 or fp8, indexer bf16 or fp4, the other ops none", value);
     }
     uint32_t *field = field_named(shape, word);
-    if (field == NULL || !cli_parse_u64(value, 16777216, &number)) {
-        return 0;
+    if (field == NULL) {
+        return fault(f, "there is no parameter '%.40s'", word);
+    }
+    if (!cli_parse_u64(value, most, &number)) {
+        return fault(f, "%s=%.40s: needed is a number up to %llu", word, value, (unsigned long long)most);
     }
     *field = (uint32_t)number;
     return 1;
 }
 
-static int is_complete(const bench_shape *shape)
+static int is_complete(const bench_shape *shape, shape_fault *f)
 {
     static const char *const needed[BENCH_N_OPS][2] = {[BENCH_INDEXER] = {"context", NULL},
                                                        [BENCH_TWO_PASS] = {"width", NULL},
@@ -84,19 +110,37 @@ static int is_complete(const bench_shape *shape)
                                                        [BENCH_PROJECTION] = {"inputs", "outputs"},
                                                        [BENCH_CORE] = {"context", NULL}};
     bench_shape copy = *shape;
-    for (int i = 0; i < 2; i++) {
-        if (needed[shape->op][i] != NULL && *field_named(&copy, needed[shape->op][i]) == 0) {
-            return 0;
-        }
-    }
     const int is_plain = shape->format == DSR_FORMAT_BF16 && shape->page == 0;
     dsr_cache_format bf16;
-    return shape->rows > 0 && shape->rows <= DSR_MAX_ROWS && (is_plain || shape->pattern == BENCH_RANDOM) &&
-           (is_plain || bench_parse_format(shape->op, "bf16", &bf16));
+    for (int i = 0; i < 2; i++) {
+        if (needed[shape->op][i] != NULL && *field_named(&copy, needed[shape->op][i]) == 0) {
+            return fault(f, "op %s needs %s=N, N from 1 on", op_names[shape->op], needed[shape->op][i]);
+        }
+    }
+    if (shape->rows == 0 || shape->rows > DSR_MAX_ROWS) {
+        return fault(f, "rows=%u: needed is a number from 1 to %d", (unsigned)shape->rows, DSR_MAX_ROWS);
+    }
+    if (!is_plain && shape->pattern != BENCH_RANDOM) {
+        return fault(f, "pattern: packed and paged caches take random only");
+    }
+    if (!is_plain && !bench_parse_format(shape->op, "bf16", &bf16)) {
+        return fault(f, "page: op %s has no pages", op_names[shape->op]);
+    }
+    return 1;
+}
+
+static int parse_op(bench_shape *shape, const char *word, shape_fault *f)
+{
+    for (shape->op = 0; shape->op < BENCH_N_OPS; shape->op++) {
+        if (strcmp(op_names[shape->op], word) == 0) {
+            return 1;
+        }
+    }
+    return fault(f, "'%.40s' is not an op: give indexer, two-pass, flash, compressor, projection or core", word);
 }
 
 /* 1 for a shape, 0 for an empty line, -1 for a bad one. */
-static int parse_line(char *line, bench_shape *shape)
+static int parse_line(char *line, bench_shape *shape, shape_fault *f)
 {
     char *rest = NULL;
     memset(shape, 0, sizeof *shape);
@@ -107,9 +151,7 @@ static int parse_line(char *line, bench_shape *shape)
     if (word == NULL) {
         return 0;
     }
-    for (shape->op = 0; shape->op < BENCH_N_OPS && strcmp(op_names[shape->op], word) != 0; shape->op++) {
-    }
-    if (shape->op == BENCH_N_OPS) {
+    if (!parse_op(shape, word, f)) {
         return -1;
     }
     size_t used = (size_t)snprintf(shape->name, sizeof shape->name, "%s", word);
@@ -117,11 +159,11 @@ static int parse_line(char *line, bench_shape *shape)
         if (used < sizeof shape->name) {
             used += (size_t)snprintf(shape->name + used, sizeof shape->name - used, " %s", word);
         }
-        if (!parse_parameter(shape, word)) {
+        if (!parse_parameter(shape, word, f)) {
             return -1;
         }
     }
-    return is_complete(shape) ? 1 : -1;
+    return is_complete(shape, f) ? 1 : -1;
 }
 
 int bench_read_shapes(const cli_command *command, const char *path, bench_shape **shapes, size_t *n_shapes)
@@ -138,15 +180,13 @@ int bench_read_shapes(const cli_command *command, const char *path, bench_shape 
     int code = CLI_DONE;
     while (code == CLI_DONE && fgets(line, sizeof line, file) != NULL) {
         bench_shape shape;
+        shape_fault f = {"the line is too long"};
         const int is_whole = strchr(line, '\n') != NULL || feof(file);
-        const int found = is_whole ? parse_line(line, &shape) : -1;
+        const int found = is_whole ? parse_line(line, &shape, &f) : -1;
         shape.file = path;
         shape.line = ++number;
         if (found < 0) {
-            cli_error(command,
-                      "%s:%zu: no shape: an op (indexer, two-pass, flash, compressor, projection, core) and "
-                      "its parameters as name=value are needed",
-                      path, number);
+            cli_error(command, "%s:%zu: %s", path, number, f.text);
             code = CLI_BAD_INPUT;
         }
         if (found <= 0) {

@@ -12,6 +12,18 @@ static int32_t read_value(case_file *c, const char *name, const st_tensor **tens
     return *tensor == NULL ? fallback : case_i32(*tensor);
 }
 
+static const case_shape page_table_shape = {"I32", 1, {0}, {"pages"}};
+
+static int has_page_table(case_file *c)
+{
+    for (uint32_t r = 0; r < c->n_rows; r++) {
+        if (case_optional_row_tensor(c, "page_table", r, page_table_shape) != NULL) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 case_cache_format case_read_cache_format(case_file *c, uint32_t dim)
 {
     const dsr_cache_format packed = dim == DSR_INDEX_DIM ? DSR_FORMAT_FP4 : DSR_FORMAT_FP8;
@@ -24,6 +36,9 @@ case_cache_format case_read_cache_format(case_file *c, uint32_t dim)
     }
     if (page_size != NULL && (size < 16 || size > 256 || (size & (size - 1)) != 0)) {
         case_bad_value(c, page_size, "%d given, needed is 16, 32, 64, 128 or 256", (int)size);
+    }
+    if (page_size != NULL && !has_page_table(c)) {
+        case_bad_value(c, page_size, "no row has a page_table");
     }
     return (case_cache_format){dim, (dsr_cache_format)number, (uint32_t)size};
 }
@@ -76,7 +91,7 @@ static case_cache read_pages(case_file *c, uint32_t index, const case_cache_form
 
 case_cache case_read_cache(case_file *c, uint32_t index, const case_cache_format *format)
 {
-    const st_tensor *table = case_optional_row_tensor(c, "page_table", index, (case_shape){"I32", 1, {0}, {"pages"}});
+    const st_tensor *table = case_optional_row_tensor(c, "page_table", index, page_table_shape);
     case_cache cache = table == NULL ? read_one_piece(c, index, format) : read_pages(c, index, format, table);
     const st_tensor *kv_len = case_optional_row_tensor(c, "kv_len", index, one_i32);
     if (kv_len == NULL || c->code != CLI_DONE) {

@@ -77,15 +77,20 @@ static int64_t row_number(const char *tensor_name, const char *name)
     return (int64_t)row;
 }
 
+static void take_rows(case_file *c, int64_t highest, const uint32_t *only, uint32_t n_only)
+{
+    for (uint32_t i = 0; i < n_only; i++) {
+        if (only[i] > highest) {
+            fail(c, CLI_BAD_INPUT, "there is no row %u, the last one is %lld", (unsigned)only[i], (long long)highest);
+        }
+        c->rows[c->n_rows++] = only[i];
+    }
+}
+
 void case_find_rows(case_file *c, const char *const *names, const uint32_t *only, uint32_t n_only)
 {
     int64_t highest = -1;
     if (c->code != CLI_DONE) {
-        return;
-    }
-    if (n_only != 0) {
-        memcpy(c->rows, only, n_only * sizeof *only);
-        c->n_rows = n_only;
         return;
     }
     for (size_t i = 0; i < st_n_tensors(c->file); i++) {
@@ -96,6 +101,8 @@ void case_find_rows(case_file *c, const char *const *names, const uint32_t *only
     }
     if (highest < 0) {
         fail(c, CLI_BAD_INPUT, "no rows: tensor %s.0 is missing", names[0]);
+    } else if (n_only != 0) {
+        take_rows(c, highest, only, n_only);
     } else if (highest >= DSR_MAX_ROWS) {
         fail(c, CLI_BAD_INPUT, "row %lld given, a call takes at most %d rows (0 to %d)", (long long)highest,
              DSR_MAX_ROWS, DSR_MAX_ROWS - 1);

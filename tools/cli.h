@@ -13,7 +13,7 @@ enum {
     CLI_UNAVAILABLE = 3 /* this machine or build cannot do it */
 };
 
-/* A sub-command. run gets argv with the command's name as argv[0] and returns an exit code. */
+/* A sub-command. run gets argv with "dsrows NAME" as argv[0] and returns an exit code. */
 typedef struct cli_command {
     const char *name;
     const char *arguments; /* after the name in the usage line */

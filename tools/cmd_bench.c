@@ -494,8 +494,7 @@ const cli_command cli_bench = {
             "                         time over this one's\n"
             "  --compare FILE         compare with an earlier --json; exit 1 if a shape is slower than the bound\n"
             "  --bound PERCENT        for --compare (10)\n"
-            "  --report FILE          write one HTML file with tables and drawings\n"
-            "  --json                 machine-readable output\n",
+            "  --report FILE          write one HTML file with tables and drawings\n",
     .uses_device = 1,
     .run = run_bench,
 };

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct run_options {
     cli_device device;
@@ -74,6 +75,14 @@ static int parse_option(run_options *o, int option, const char *value)
     }
 }
 
+/* Results must not replace operands. */
+static int are_one_file(const char *in, const char *out)
+{
+    struct stat a, b;
+    return stat(in, &a) == 0 && stat(out, &b) == 0 && S_ISREG(a.st_mode) && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
 static int parse(int argc, char **argv, run_options *o)
 {
     static const struct option options[] = {CLI_DEVICE_OPTIONS,
@@ -101,6 +110,9 @@ static int parse(int argc, char **argv, run_options *o)
     }
     if (o->in == NULL || o->out == NULL) {
         return cli_usage_error(&cli_run, "--in and --out are needed");
+    }
+    if (are_one_file(o->in, o->out)) {
+        return cli_usage_error(&cli_run, "--out %s is the file of --in", o->out);
     }
     return CLI_DONE;
 }
@@ -166,7 +178,7 @@ const cli_command cli_run = {
     .arguments = "OP --in CASE --out RESULT [OPTION]...",
     .summary = "one op on operands from a safetensors file, all rows jointly",
     .help = "  --in CASE            operands: a safetensors file, per-row tensors named NAME.R\n"
-            "  --out RESULT         where the results go, a safetensors file\n"
+            "  --out RESULT         where the results go, a safetensors file, another one than CASE\n"
             "  --only R[,R]...      just these rows, in this order; results keep their row numbers\n"
             "\n"
             "dsrows(1) lists the tensors of each op. Caches may be packed and in pages: kv_format,\n"

@@ -22,6 +22,7 @@ static void print_usage(FILE *stream)
 
 static int run_command(int argc, char **argv)
 {
+    static char name[32];
     if (argc < 2) {
         print_usage(stderr);
         return CLI_BAD_INPUT;
@@ -36,6 +37,8 @@ static int run_command(int argc, char **argv)
     }
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (strcmp(argv[1], commands[i]->name) == 0) {
+            snprintf(name, sizeof name, "dsrows %s", commands[i]->name); /* what messages of getopt_long begin with */
+            argv[1] = name;
             return commands[i]->run(argc - 1, argv + 1);
         }
     }

@@ -228,6 +228,22 @@ static int check_coverage(reader *r)
     return 1;
 }
 
+static int check_metadata(reader *r, json_t *metadata)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(metadata)) {
+        return FAIL(r, "%s: __metadata__ is not a JSON object", r->file->path);
+    }
+    json_object_foreach(metadata, key, value)
+    {
+        if (!json_is_string(value)) {
+            return FAIL(r, "%s: __metadata__: the value of %s is not a string", r->file->path, key);
+        }
+    }
+    return 1;
+}
+
 static int parse_tensors(reader *r)
 {
     st_file *file = r->file;
@@ -240,6 +256,9 @@ static int parse_tensors(reader *r)
     json_object_foreach(file->header, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0) {
+            if (!check_metadata(r, entry)) {
+                return 0;
+            }
             continue;
         }
         st_tensor *tensor = &file->tensors[file->n_tensors++];

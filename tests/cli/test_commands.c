@@ -16,6 +16,14 @@
 
 #define DATA DSR_SOURCE_DIR "/data/open_ops.safetensors"
 
+static void write_text(const char *path, const char *text)
+{
+    FILE *stream = fopen(path, "w");
+    assert_non_null(stream);
+    assert_true(fputs(text, stream) >= 0);
+    assert_int_equal(fclose(stream), 0);
+}
+
 static void says_what_bad_usage_is(void **state)
 {
     (void)state;
@@ -23,6 +31,8 @@ static void says_what_bad_usage_is(void **state)
     command_expect(2, "'frobnicate' is not a command", "frobnicate");
     command_expect(2, "no argument is needed, 'x' given", "info x");
     command_expect(2, "Try 'dsrows info --help'", "info --nonsense");
+    command_expect(2, "dsrows info: unrecognized option '--nonsense'", "info --nonsense");
+    command_expect(2, "dsrows decode: option '--model' requires an argument", "decode --model");
     command_expect(2, "no OP given", "run");
     command_expect(2, "'conv' is not an op", "run conv --in a --out b");
     command_expect(2, "more than one OP", "run gather indexer --in a --out b");
@@ -37,16 +47,11 @@ static void says_what_bad_usage_is(void **state)
     command_expect(2, "--isa sse2: give auto", "run gather --in a --out b --isa sse2");
     command_expect(2, "--exact very: give row or device", "run gather --in a --out b --exact very");
     command_expect(2, "--backend tpu: give cpu or cuda", "run gather --in a --out b --backend tpu");
+    write_text("same.safetensors", "");
+    command_expect(2, "--out ./same.safetensors is the file of --in",
+                   "run gather --in same.safetensors --out ./same.safetensors");
     command_expect(2, "give one FILE", "replay");
     command_expect(2, "missing.safetensors: No such file", "replay missing.safetensors");
-}
-
-static void write_text(const char *path, const char *text)
-{
-    FILE *stream = fopen(path, "w");
-    assert_non_null(stream);
-    assert_true(fputs(text, stream) >= 0);
-    assert_int_equal(fclose(stream), 0);
 }
 
 static void bench_refuses_files_without_shapes(void **state)
@@ -61,12 +66,51 @@ static void bench_refuses_files_without_shapes(void **state)
     command_expect(2, "Is a directory", "bench --shapes .");
     write_text("bad.txt", "# heads\nindexer rows=1 context=64 heads=7\n");
     command_expect(2, "bad.txt:2: this shape", "bench --shapes bad.txt");
-    write_text("bad.txt", "\nindexer rows=1\n");
-    command_expect(2, "bad.txt:2: no shape", "bench --shapes bad.txt");
-    write_text("bad.txt", "indexer rows=1 context=64 pattern=odd\n");
-    command_expect(2, "bad.txt:1: no shape", "bench --shapes bad.txt");
     command_expect(2, "other.json: none of these shapes is in it",
                    "bench --shapes shapes.txt --seconds 0.001 --compare other.json");
+}
+
+/* The file, the line, and what of it is wrong. */
+static void bench_says_what_is_no_shape(void **state)
+{
+    static const struct {
+        const char *line, *text;
+    } cases[] = {
+        {"gather rows=1", "'gather' is not an op: give indexer, two-pass, flash, compressor, projection or core"},
+        {"indexer rows=1", "op indexer needs context=N"},
+        {"compressor rows=1 ratio=4", "op compressor needs dim=N"},
+        {"projection rows=1 outputs=64", "op projection needs inputs=N"},
+        {"flash rows=1", "op flash needs width=N"},
+        {"flash width=64", "rows=0: needed is a number from 1 to 64"},
+        {"flash width=64 rows=65", "rows=65: needed is a number from 1 to 64"},
+        {"flash rows", "'rows': needed is name=value"},
+        {"flash raws=1", "there is no parameter 'raws'"},
+        {"flash rows=-1", "rows=-1: needed is a number up to 16777216"},
+        {"flash rows=1 width=16777217", "width=16777217: needed is a number"},
+        {"indexer rows=1 context=64 pattern=odd", "pattern=odd: give random, rising, falling or equal"},
+        {"flash rows=1 width=64 pattern=equal", "pattern: only op indexer has one"},
+        {"indexer rows=1 context=256 format=fp8", "format=fp8: attention takes bf16 or fp8, indexer bf16 or fp4"},
+        {"flash rows=1 width=64 format=fp4", "format=fp4: "},
+        {"core rows=1 context=256 format=fp4", "format=fp4: "},
+        {"compressor rows=1 ratio=4 dim=128 page=64", "page: op compressor has no pages"},
+        {"indexer rows=1 context=256 format=fp4 pattern=rising", "pattern: packed and paged caches take random only"},
+    };
+    char text[256];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(text, sizeof text, "# shapes\nflash rows=1 width=64\n%s\n", cases[i].line);
+        write_text("bad.txt", text);
+        snprintf(text, sizeof text, "dsrows bench: bad.txt:3: %s", cases[i].text);
+        command_expect(2, text, "bench --shapes bad.txt");
+    }
+    memset(text, ' ', sizeof text);
+    memset(text + 200, 'x', sizeof text - 201);
+    text[sizeof text - 1] = '\0';
+    FILE *stream = fopen("bad.txt", "w");
+    assert_non_null(stream);
+    fprintf(stream, "%s%s\n", text, text);
+    assert_int_equal(fclose(stream), 0);
+    command_expect(2, "bad.txt:1: the line is too long", "bench --shapes bad.txt");
 }
 
 static void bench_refuses_empty_words(void **state)
@@ -96,12 +140,6 @@ static void bench_times_patterns(void **state)
 
 static void bench_times_caches(void **state)
 {
-    static const char *const bad[] = {"indexer rows=1 context=256 format=fp8",
-                                      "flash rows=1 width=64 format=fp4",
-                                      "gather rows=1 format=bf16",
-                                      "compressor rows=1 ratio=4 dim=128 page=64",
-                                      "core rows=1 context=256 format=fp4",
-                                      "indexer rows=1 context=256 format=fp4 pattern=rising"};
     (void)state;
     write_text("caches.txt", "indexer rows=2 context=256 format=fp4\n"
                              "indexer rows=1 context=256 format=fp4 page=16\n"
@@ -112,10 +150,6 @@ static void bench_times_caches(void **state)
     command_expect(2, "format=fp5", "bench --shapes caches.txt --versus format=fp5");
     write_text("page.txt", "flash rows=1 width=64 page=17\n");
     command_expect(2, "page_size must be 16, 32, 64, 128 or 256, got 17", "bench --shapes page.txt --seconds 0.001");
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        write_text("bad.txt", bad[i]);
-        command_expect(2, "bad.txt:1: no shape", "bench --shapes bad.txt");
-    }
 }
 
 static void bench_report_escapes_its_command(void **state)
@@ -311,6 +345,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bench_refuses_files_without_shapes),
+        cmocka_unit_test(bench_says_what_is_no_shape),
         cmocka_unit_test(bench_refuses_empty_words),
         cmocka_unit_test(bench_times_patterns),
         cmocka_unit_test(bench_times_caches),

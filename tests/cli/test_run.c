@@ -231,7 +231,7 @@ static void names_missing_tensors(void **state)
     write_draft_without(d, "scale", -1);
     command_expect(2, "tensor scale is missing, needed is F32 [1]", RUN("flash-attention"));
     write_draft(d, "case.safetensors");
-    command_expect(2, "tensor q.5 is missing", RUN("flash-attention") "--only 5");
+    command_expect(2, "case.safetensors: there is no row 5, the last one is 4", RUN("flash-attention") "--only 0,5");
     command_expect(2, "no rows: tensor source.0 is missing", RUN("gather"));
     free_draft(d);
 }

@@ -266,6 +266,10 @@ static void names_bad_pages(void **state)
     set_number(c->d, "kv_len", 2, 81);
     expect_error(c, "indexer", "tensor kv_len.2: 81 given, needed is a number from 1 to the 80 entries");
     free_case(c);
+    c = indexer_case(0, 0);
+    add_number(c->d, "page_size", -1, PAGE_SIZE);
+    expect_error(c, "indexer", "tensor page_size: no row has a page_table");
+    free_case(c);
     c = indexer_case(0, 1);
     set_number(c->d, "page_size", -1, 128);
     expect_error(c, "indexer", "tensor kv: 192 entries given, needed are whole pages of 128");
