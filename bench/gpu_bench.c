@@ -1,6 +1,8 @@
-/* Times of the ops on a CUDA device: one graph launch per sample, medians of many, random data larger than the L2
- * cache. dsrows_gpu_bench [device|row] [indexer|attention|core|launch] [fp4|fp8] [ROWS CONTEXT-OR-WIDTH] Prints
- * microseconds by events around single launches, and of back-to-back launches. */
+/* Times of the ops on a CUDA device, in microseconds; random data larger than the L2 cache.
+ * dsrows_gpu_bench [device|row] [indexer|attention|core|parts|launch] [fp4|fp8] [ROWS CONTEXT-OR-WIDTH]
+ * "least", "median" and "90 %" are of events around one replay that is in the stream before its turn comes, so that the
+ * device's time alone counts; "idle" is the median where the stream is empty, the CPU's launch included; "in a row" is
+ * replays one after another; "CPU" is what the CPU needs for a replay. "parts" times the commands of the core step. */
 #include <dsrows/dsrows.h>
 
 #include <dlfcn.h>
@@ -18,13 +20,32 @@ typedef int (*event_elapsed_fn)(float *milliseconds, void *begin, void *end);
 typedef int (*stream_create_fn)(void **stream, unsigned flags);
 typedef int (*context_fn)(void **context, int device);
 typedef int (*push_fn)(void *context);
+typedef int (*module_fn)(void **module, const void *image);
+typedef int (*function_fn)(void **function, void *module, const char *name);
+typedef int (*launch_fn)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                         unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **arguments,
+                         void **extra);
 
 typedef struct cuda_timer {
     event_record_fn record;
     event_wait_fn wait;
     event_elapsed_fn elapsed;
-    void *stream, *begin, *end;
+    launch_fn launch;
+    void *stream, *begin, *end, *delay;
 } cuda_timer;
+
+/* A kernel that keeps a stream busy for a number of clock ticks. */
+static const char delay_code[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
+                                 ".visible .entry delay(.param .u64 ticks)\n{\n"
+                                 ".reg .u64 %r<4>;\n.reg .pred %p;\n"
+                                 "ld.param.u64 %r1, [ticks];\n"
+                                 "mov.u64 %r2, %clock64;\n"
+                                 "again:\n"
+                                 "mov.u64 %r3, %clock64;\n"
+                                 "sub.u64 %r3, %r3, %r2;\n"
+                                 "setp.lt.u64 %p, %r3, %r1;\n"
+                                 "@%p bra again;\n"
+                                 "ret;\n}\n";
 
 static void need(int is_good, const char *what)
 {
@@ -51,7 +72,9 @@ static cuda_timer timer_open(void)
     stream_create_fn stream_create;
     context_fn retain;
     push_fn push;
-    void *context = NULL;
+    module_fn module_load;
+    function_fn function_of;
+    void *context = NULL, *module = NULL;
     symbol(library, "cuEventCreate", &event_create);
     symbol(library, "cuEventRecord", &timer.record);
     symbol(library, "cuEventSynchronize", &timer.wait);
@@ -59,9 +82,13 @@ static cuda_timer timer_open(void)
     symbol(library, "cuStreamCreate", &stream_create);
     symbol(library, "cuDevicePrimaryCtxRetain", &retain);
     symbol(library, "cuCtxPushCurrent_v2", &push);
+    symbol(library, "cuModuleLoadData", &module_load);
+    symbol(library, "cuModuleGetFunction", &function_of);
+    symbol(library, "cuLaunchKernel", &timer.launch);
     need(retain(&context, 0) == 0 && push(context) == 0, "no context");
     need(stream_create(&timer.stream, 1) == 0 && event_create(&timer.begin, 0) == 0 && event_create(&timer.end, 0) == 0,
          "no stream or events");
+    need(module_load(&module, delay_code) == 0 && function_of(&timer.delay, module, "delay") == 0, "no delay");
     return timer;
 }
 
@@ -178,11 +205,54 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+enum { SAMPLES = 101 };
+
+static void keep_busy(const cuda_timer *timer, uint64_t ticks)
+{
+    void *arguments[1] = {&ticks};
+    need(timer->launch(timer->delay, 1, 1, 1, 1, 1, 1, 0, timer->stream, arguments, NULL) == 0, "delay");
+}
+
+static float elapsed(const cuda_timer *timer)
+{
+    float milliseconds = 0;
+    timer->record(timer->end, timer->stream);
+    need(timer->wait(timer->end) == 0 && timer->elapsed(&milliseconds, timer->begin, timer->end) == 0, "event");
+    return 1000 * milliseconds;
+}
+
+/* Times of single replays; with a delay before each where is_busy. */
+static void time_singles(const cuda_timer *timer, dsr_encoder **encoders, uint32_t n, int is_busy,
+                         float samples[SAMPLES])
+{
+    for (int i = 0; i < SAMPLES; i++) {
+        if (is_busy)
+            keep_busy(timer, 100 * 1000);
+        timer->record(timer->begin, timer->stream);
+        check(dsr_encoder_replay(encoders[(uint32_t)i % n]), "replay");
+        samples[i] = elapsed(timer);
+    }
+    qsort(samples, SAMPLES, sizeof *samples, by_value);
+}
+
+/* Microseconds of the CPU for a replay, the device being busy. */
+static double cpu_time(const cuda_timer *timer, dsr_encoder **encoders, uint32_t n)
+{
+    struct timespec begin, end;
+    keep_busy(timer, 1000 * 1000);
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (uint32_t i = 0; i < n; i++)
+        check(dsr_encoder_replay(encoders[i]), "replay");
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    for (uint32_t i = 0; i < n; i++)
+        check(dsr_encoder_wait(encoders[i]), "wait");
+    return ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / (1000.0 * n);
+}
+
 /* Sets of operands are used in turn, so that none of them waits in the cache. */
 static void time_encoders(const cuda_timer *timer, dsr_encoder **encoders, uint32_t n, const char *name)
 {
-    enum { SAMPLES = 101 };
-    float samples[SAMPLES], total = 0;
+    float idle[SAMPLES], busy[SAMPLES];
     for (uint32_t i = 0; i < n; i++) {
         check(dsr_encoder_set_stream(encoders[i], timer->stream), "stream");
         check(dsr_encoder_submit(encoders[i]), "submit");
@@ -190,22 +260,14 @@ static void time_encoders(const cuda_timer *timer, dsr_encoder **encoders, uint3
         check(dsr_encoder_replay(encoders[i]), "replay");
         check(dsr_encoder_wait(encoders[i]), "wait");
     }
-    for (int i = 0; i < SAMPLES; i++) {
-        float milliseconds = 0;
-        timer->record(timer->begin, timer->stream);
-        check(dsr_encoder_replay(encoders[(uint32_t)i % n]), "replay");
-        timer->record(timer->end, timer->stream);
-        need(timer->wait(timer->end) == 0 && timer->elapsed(&milliseconds, timer->begin, timer->end) == 0, "event");
-        samples[i] = 1000 * milliseconds;
-    }
-    qsort(samples, SAMPLES, sizeof *samples, by_value);
+    time_singles(timer, encoders, n, 0, idle);
+    time_singles(timer, encoders, n, 1, busy);
     timer->record(timer->begin, timer->stream);
     for (int i = 0; i < SAMPLES; i++)
         check(dsr_encoder_replay(encoders[(uint32_t)i % n]), "replay");
-    timer->record(timer->end, timer->stream);
-    need(timer->wait(timer->end) == 0 && timer->elapsed(&total, timer->begin, timer->end) == 0, "event");
-    printf("%-44s %9.2f %9.2f %9.2f %9.2f\n", name, samples[0], samples[SAMPLES / 2], samples[SAMPLES * 9 / 10],
-           1000 * total / SAMPLES);
+    const float in_a_row = elapsed(timer) / SAMPLES;
+    printf("%-44s %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f\n", name, busy[0], busy[SAMPLES / 2], busy[SAMPLES * 9 / 10],
+           idle[SAMPLES / 2], in_a_row, cpu_time(timer, encoders, n));
     fflush(stdout);
 }
 
@@ -360,8 +422,20 @@ static void bench_attention(const cuda_timer *timer, uint32_t n_rows, uint32_t w
         dsr_buffer_destroy(buffers[--n_buffers]);
 }
 
+/* One encoder of all commands, or for each command one of it alone and one of all up to it. */
+enum { CORE_COMMANDS = 10, MAX_CORE_ENCODERS = 2 * CORE_COMMANDS };
+
+typedef struct core_encoder {
+    dsr_encoder *encoder;
+    uint32_t first, last; /* the commands it takes */
+} core_encoder;
+
 /* The operands of a step of the attention core; what is per row, in order. */
 typedef struct core_step {
+    core_encoder encoders[MAX_CORE_ENCODERS];
+    uint32_t n_encoders;
+    uint32_t n_commands; /* so far */
+    const char *names[CORE_COMMANDS];
     uint32_t n_rows, position;
     dsr_buffer *buffers[1024];
     uint32_t n_buffers;
@@ -377,7 +451,16 @@ static dsr_view keep(core_step *step, dsr_buffer *buffer, dsr_dtype dtype)
     return dsr_view_whole(buffer, dtype);
 }
 
-static dsr_view encode_compressor(core_step *step, dsr_encoder *encoder, uint32_t dim)
+/* Appends a command to the encoders that take it. */
+#define ENCODE(step, function, desc)                                                                                   \
+    do {                                                                                                               \
+        for (uint32_t i_ = 0; i_ < (step)->n_encoders; i_++)                                                           \
+            if ((step)->encoders[i_].first <= (step)->n_commands && (step)->n_commands <= (step)->encoders[i_].last)   \
+                check(function((step)->encoders[i_].encoder, desc), #function);                                        \
+        (step)->names[(step)->n_commands++] = #function;                                                               \
+    } while (0)
+
+static dsr_view encode_compressor(core_step *step, uint32_t dim)
 {
     const uint32_t n = step->n_rows, width = 2 * dim;
     const uint64_t n_state = dsr_compressor_state_elements(4, dim);
@@ -400,13 +483,13 @@ static dsr_view encode_compressor(core_step *step, dsr_encoder *encoder, uint32_
     desc.ape = keep(step, random_f32(4 * width, 1), DSR_DTYPE_F32);
     desc.norm = keep(step, random_f32(dim, 1), DSR_DTYPE_F32);
     desc.output = keep(step, plain((uint64_t)n * dim * 2), DSR_DTYPE_BF16);
-    check(dsr_encode_compressor(encoder, &desc), "compressor");
+    ENCODE(step, dsr_encode_compressor, &desc);
     return desc.output;
 }
 
 /* One entry a row to caches of n_entries. ring: the first 128 entries. */
-static void encode_append(const core_step *step, dsr_encoder *encoder, dsr_view source, uint32_t dim,
-                          const dsr_view *caches, uint64_t n_entries, uint64_t first, int ring)
+static void encode_append(core_step *step, dsr_view source, uint32_t dim, const dsr_view *caches, uint64_t n_entries,
+                          uint64_t first, int ring)
 {
     dsr_append_row rows[64];
     memset(rows, 0, sizeof rows);
@@ -424,10 +507,10 @@ static void encode_append(const core_step *step, dsr_encoder *encoder, dsr_view 
     desc.dim = dim;
     desc.source = source;
     desc.frequencies = dsr_rope_frequencies(DSR_ROPE_YARN);
-    check(dsr_encode_append(encoder, &desc), "append");
+    ENCODE(step, dsr_encode_append, &desc);
 }
 
-static dsr_view encode_rope(core_step *step, dsr_encoder *encoder, dsr_view input, uint32_t head_dim, int inverse)
+static dsr_view encode_rope(core_step *step, dsr_view input, uint32_t head_dim, int inverse)
 {
     dsr_rope_row rows[64];
     memset(rows, 0, sizeof rows);
@@ -445,11 +528,11 @@ static dsr_view encode_rope(core_step *step, dsr_encoder *encoder, dsr_view inpu
     desc.input = input;
     desc.output = keep(step, plain((uint64_t)step->n_rows * 64 * head_dim * 2), DSR_DTYPE_BF16);
     desc.frequencies = dsr_rope_frequencies(DSR_ROPE_YARN);
-    check(dsr_encode_rope(encoder, &desc), "rope");
+    ENCODE(step, dsr_encode_rope, &desc);
     return desc.output;
 }
 
-static void encode_selection(core_step *step, dsr_encoder *encoder, dsr_view q, uint32_t n_keys)
+static void encode_selection(core_step *step, dsr_view q, uint32_t n_keys)
 {
     dsr_indexer_row rows[64];
     memset(rows, 0, sizeof rows);
@@ -471,10 +554,10 @@ static void encode_selection(core_step *step, dsr_encoder *encoder, dsr_view q, 
     desc.output = step->lists;
     check(dsr_indexer_workspace(context, &desc, &bytes), "workspace");
     desc.workspace = keep(step, plain(bytes), DSR_DTYPE_U8);
-    check(dsr_encode_indexer(encoder, &desc), "indexer");
+    ENCODE(step, dsr_encode_indexer, &desc);
 }
 
-static dsr_view encode_core_attention(core_step *step, dsr_encoder *encoder, dsr_view q, uint64_t kv_len)
+static dsr_view encode_core_attention(core_step *step, dsr_view q, uint64_t kv_len)
 {
     dsr_attention_row rows[64];
     memset(rows, 0, sizeof rows);
@@ -497,13 +580,13 @@ static dsr_view encode_core_attention(core_step *step, dsr_encoder *encoder, dsr
     desc.output = keep(step, plain((uint64_t)step->n_rows * 64 * 1024), DSR_DTYPE_BF16);
     check(dsr_flash_attention_workspace(context, &desc, &bytes), "workspace");
     desc.workspace = keep(step, plain(bytes), DSR_DTYPE_U8);
-    check(dsr_encode_flash_attention(encoder, &desc), "attention");
+    ENCODE(step, dsr_encode_flash_attention, &desc);
     return desc.output;
 }
 
 /* Everything of a decode step but the projections and norms: compressors, new cache entries, rotations, indexer with
  * top-k, attention over 640 slots. The token completes a group. */
-static void encode_core(core_step *step, dsr_encoder *encoder, uint32_t tokens)
+static void encode_core(core_step *step, uint32_t tokens)
 {
     const uint32_t n = step->n_rows, n_keys = tokens / 4;
     const uint64_t kv_len = 128 + n_keys;
@@ -515,17 +598,17 @@ static void encode_core(core_step *step, dsr_encoder *encoder, uint32_t tokens)
         step->index_caches[r] = keep(step, random_bf16((uint64_t)n_keys * 128), DSR_DTYPE_BF16);
         check(dsr_buffer_write(step->lists.buffer, (uint64_t)r * 640 * 4, slots, sizeof slots), "write");
     }
-    const dsr_view entries = encode_compressor(step, encoder, 512);
-    const dsr_view index_entries = encode_compressor(step, encoder, 128);
+    const dsr_view entries = encode_compressor(step, 512);
+    const dsr_view index_entries = encode_compressor(step, 128);
     const dsr_view window = keep(step, random_bf16((uint64_t)n * 512), DSR_DTYPE_BF16);
     const dsr_view q = keep(step, random_bf16((uint64_t)n * 64 * 512), DSR_DTYPE_BF16);
     const dsr_view index_q = keep(step, random_bf16((uint64_t)n * 64 * 128), DSR_DTYPE_BF16);
-    encode_append(step, encoder, window, 512, step->caches, kv_len, (tokens - 1) % 128, 1);
-    encode_append(step, encoder, entries, 512, step->caches, kv_len, kv_len - 1, 0);
-    encode_append(step, encoder, index_entries, 128, step->index_caches, n_keys, n_keys - 1, 0);
-    const dsr_view turned = encode_rope(step, encoder, q, 512, 0);
-    encode_selection(step, encoder, encode_rope(step, encoder, index_q, 128, 0), n_keys);
-    (void)encode_rope(step, encoder, encode_core_attention(step, encoder, turned, kv_len), 512, 1);
+    encode_append(step, window, 512, step->caches, kv_len, (tokens - 1) % 128, 1);
+    encode_append(step, entries, 512, step->caches, kv_len, kv_len - 1, 0);
+    encode_append(step, index_entries, 128, step->index_caches, n_keys, n_keys - 1, 0);
+    const dsr_view turned = encode_rope(step, q, 512, 0);
+    encode_selection(step, encode_rope(step, index_q, 128, 0), n_keys);
+    (void)encode_rope(step, encode_core_attention(step, turned, kv_len), 512, 1);
 }
 
 static void bench_core(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens)
@@ -540,7 +623,9 @@ static void bench_core(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens
         steps[s].n_rows = n_rows;
         steps[s].position = tokens - 1;
         check(dsr_encoder_create(context, &encoders[s]), "encoder");
-        encode_core(&steps[s], encoders[s], tokens);
+        steps[s].encoders[0] = (core_encoder){encoders[s], 0, CORE_COMMANDS - 1};
+        steps[s].n_encoders = 1;
+        encode_core(&steps[s], tokens);
     }
     snprintf(name, sizeof name, "core step, %2u rows, context %u", n_rows, tokens);
     time_encoders(timer, encoders, sets, name);
@@ -549,6 +634,32 @@ static void bench_core(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens
         while (steps[s].n_buffers)
             dsr_buffer_destroy(steps[s].buffers[--steps[s].n_buffers]);
     }
+}
+
+/* The commands of a core step one by one, and all up to each; the operands are the same each time. */
+static void bench_parts(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens)
+{
+    static core_step step;
+    char name[64];
+    memset(&step, 0, sizeof step);
+    step.n_rows = n_rows;
+    step.position = tokens - 1;
+    step.n_encoders = MAX_CORE_ENCODERS;
+    for (uint32_t i = 0; i < MAX_CORE_ENCODERS; i++) {
+        const uint32_t command = i / 2;
+        check(dsr_encoder_create(context, &step.encoders[i].encoder), "encoder");
+        step.encoders[i].first = i % 2 ? 0 : command;
+        step.encoders[i].last = command;
+    }
+    encode_core(&step, tokens);
+    for (uint32_t i = 0; i < MAX_CORE_ENCODERS; i++) {
+        snprintf(name, sizeof name, "%s %s", i % 2 ? "  all up to" : "", step.names[i / 2] + strlen("dsr_encode_"));
+        time_encoders(timer, &step.encoders[i].encoder, 1, name);
+    }
+    for (uint32_t i = 0; i < MAX_CORE_ENCODERS; i++)
+        dsr_encoder_destroy(step.encoders[i].encoder);
+    while (step.n_buffers)
+        dsr_buffer_destroy(step.buffers[--step.n_buffers]);
 }
 
 /* What a graph of one tiny kernel costs: a gather of 128 values. */
@@ -589,14 +700,16 @@ int main(int argc, char **argv)
         return 77;
     }
     const cuda_timer timer = timer_open();
-    printf("%-44s %9s %9s %9s %9s   (microseconds, %s-exact)\n", "", "least", "median", "90 %", "in a row",
-           desc.exactness == DSR_EXACT_ROW ? "row" : "device");
+    printf("%-44s %9s %9s %9s %9s %9s %9s   (microseconds, %s-exact)\n", "", "least", "median", "90 %", "idle",
+           "in a row", "CPU", desc.exactness == DSR_EXACT_ROW ? "row" : "device");
     if (argc > 3 && atoi(argv[argc - 1]) > 0) {
         const uint32_t rows = (uint32_t)atoi(argv[argc - 2]), size = (uint32_t)atoi(argv[argc - 1]);
         if (has(argc, argv, "indexer"))
             bench_indexer(&timer, rows, size, has(argc, argv, "fp4"));
         else if (has(argc, argv, "core"))
             bench_core(&timer, rows, size);
+        else if (has(argc, argv, "parts"))
+            bench_parts(&timer, rows, size);
         else
             bench_attention(&timer, rows, size, 64, 0, has(argc, argv, "fp8"));
         dsr_context_destroy(context);

@@ -27,27 +27,36 @@ def n_sets(n_bytes):
     return min(16, 200_000_000 // n_bytes + 1)
 
 
-def measure(name, calls):
-    """calls: the same work on each set of operands."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for call in calls + calls:
-        call()
+def time_singles(calls, delay, begin, end):
+    """Sorted times of single calls, with `delay` clock ticks of other work in the stream before each."""
     samples = []
     for i in range(SAMPLES):
+        if delay:
+            torch.cuda._sleep(delay)
         begin.record()
         calls[i % len(calls)]()
         end.record()
         end.synchronize()
         samples.append(1000 * begin.elapsed_time(end))
+    return sorted(samples)
+
+
+def measure(name, calls):
+    """calls: the same work on each set of operands."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for call in calls + calls:
+        call()
+    idle = time_singles(calls, 0, begin, end)
+    busy = time_singles(calls, 400_000, begin, end)
     begin.record()
     for i in range(SAMPLES):
         calls[i % len(calls)]()
     end.record()
     end.synchronize()
-    samples.sort()
     in_a_row = 1000 * begin.elapsed_time(end) / SAMPLES
     print(
-        f"{name:<52} {samples[0]:9.2f} {samples[SAMPLES // 2]:9.2f} {samples[SAMPLES * 9 // 10]:9.2f} {in_a_row:9.2f}",
+        f"{name:<52} {busy[0]:9.2f} {busy[SAMPLES // 2]:9.2f} {busy[SAMPLES * 9 // 10]:9.2f}"
+        f" {idle[SAMPLES // 2]:9.2f} {in_a_row:9.2f}",
         flush=True,
     )
 
@@ -128,7 +137,7 @@ def main():
     work += [(indexer, shape) for shape in INDEX_SHAPES] if "indexer" in sections else []
     torch.manual_seed(1)
     print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}")
-    print(f"{'':<52} {'least':>9} {'median':>9} {'90 %':>9} {'in a row':>9}   (microseconds)", flush=True)
+    print(f"{'':<52} {'least':>9} {'median':>9} {'90 %':>9} {'idle':>9} {'in a row':>9}   (microseconds)", flush=True)
     n_wrong = 0
     with torch.inference_mode():
         for function, shape in work:
