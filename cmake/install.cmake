@@ -23,4 +23,7 @@ if(DSR_BUILD_TOOLS)
     install(TARGETS dsrows_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(FILES packaging/dsrows.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 endif()
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# What headers and the man page refer to, under the same names.
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY bench/shapes DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench)
