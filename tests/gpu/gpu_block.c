@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HIDDEN = 64, N_PREFILL = 150, N_ROWS = 256, N_RESULTS = 8 };
+enum { HIDDEN = 64, N_PREFILL = 150, N_ROWS = 256, TOP_K = 32, N_RESULTS = 9 };
 
 typedef struct device_run {
     dsr_context *context;
@@ -41,7 +41,7 @@ static dsr_attention_config config_of(dsr_layer_kind kind, dsr_cache_treatment c
     config.o_groups = 8;
     config.o_rank = 16;
     config.n_index_heads = 64;
-    config.top_k = 32;
+    config.top_k = TOP_K;
     return config;
 }
 
@@ -73,6 +73,17 @@ static void keep_state(device_run *r, const dsr_sequence *sequence)
     void *bytes = allocate(n_bytes);
     must(dsr_sequence_save(sequence, bytes, n_bytes));
     keep(r, bytes, n_bytes);
+}
+
+/* Which entries a token of the last step attended to, in order of selection. */
+static void keep_selection(device_run *r, uint32_t token)
+{
+    dsr_attention_config config = DSR_ATTENTION_CONFIG_INIT;
+    uint32_t n = 0, *entries = allocate(TOP_K * sizeof *entries);
+    must(dsr_attention_get_config(r->layer, &config));
+    if (config.kind == DSR_LAYER_RATIO_4)
+        must(dsr_attention_selection(r->layer, token, entries, &n));
+    keep(r, entries, n * sizeof *entries);
 }
 
 static void step(device_run *r, uint32_t n_a, uint32_t n_b)
@@ -134,6 +145,7 @@ static void continue_from(device_run *r, const device_run *other)
     step(r, 2, 7);
     keep_outputs(r, 16);
     keep_state(r, r->b);
+    keep_selection(r, 8);
 }
 
 static void close_run(device_run *r)
