@@ -301,11 +301,11 @@ static void add_output_ranges(const dsri_indexer_plan *plan, int interleaved, ds
         dsri_footprint_write(footprint, OUTPUT, DSRI_SHARED, begin, (uint64_t)((uintptr_t)end - (uintptr_t)begin));
 }
 
-/* Of a query of the row: as many as its last one has. */
-static uint64_t tiles_of_query(const dsri_indexer_row_plan *row)
+/* As many as there are in memory: 2^32 tiles would be 2 TiB of scores. */
+static uint32_t n_tiles_of(const dsri_indexer_row_plan *row)
 {
     const uint64_t n = row->scores ? row->kv_len : ((uint64_t)row->start_pos + row->n_queries) / row->ratio;
-    return n ? (n + DSRI_INDEX_TILE - 1) / DSRI_INDEX_TILE : 1;
+    return n ? (uint32_t)((n + DSRI_INDEX_TILE - 1) / DSRI_INDEX_TILE) : 1;
 }
 
 static void plan_rows(const dsr_indexer_desc *desc, const indexer_addresses *at, dsri_indexer_plan *plan,
@@ -331,7 +331,8 @@ static void plan_rows(const dsr_indexer_desc *desc, const indexer_addresses *at,
         to->n_queries = n_queries_of(row);
         to->first_query = plan->n_queries;
         plan->n_queries += to->n_queries;
-        plan->first_tile[r + 1] = plan->first_tile[r] + to->n_queries * tiles_of_query(to);
+        to->n_tiles = n_tiles_of(to);
+        plan->first_tile[r + 1] = plan->first_tile[r] + to->n_queries * to->n_tiles;
         region += to->n_queries * dsri_indexer_region_of(n_causal_of(row), plan->n_heads, plan->top_k).size_bytes;
         add_row_ranges(plan, r, footprint);
     }

@@ -54,6 +54,7 @@ typedef struct dsri_indexer_row_plan {
     int32_t offset;
     uint32_t n_queries;
     uint32_t first_query;
+    uint32_t n_tiles; /* of DSRI_INDEX_TILE scores: of its last query, which has the most */
 } dsri_indexer_row_plan;
 
 typedef struct dsri_indexer_plan {
@@ -61,7 +62,7 @@ typedef struct dsri_indexer_plan {
     uint32_t n_queries;
     uint32_t n_heads;
     uint32_t top_k;
-    uint64_t first_tile[DSRI_MAX_ROWS + 1]; /* tiles of DSRI_INDEX_TILE keys of all queries of earlier rows */
+    uint32_t first_tile[DSRI_MAX_ROWS + 1]; /* tiles of all queries of earlier rows, and of all rows */
     dsri_indexer_row_plan rows[DSRI_MAX_ROWS];
 } dsri_indexer_plan;
 

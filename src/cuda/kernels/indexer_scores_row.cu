@@ -21,6 +21,16 @@ template <bool WORDS>
 static __device__ __forceinline__ void stage_keys_row(const indexer_query &at, uint32_t first_key, key_stage &stage)
 {
     const uint32_t lane = threadIdx.x % 32, word = lane % KEY_WORDS;
+    if (WORDS && at.keys.page_table == nullptr && first_key + ROW_KEYS <= at.n_seen) {
+        const uint64_t row_stride = at.keys.row_stride;
+        const uint8_t *from = at.keys.pages + (first_key + lane / KEY_WORDS) * row_stride + 16 * word;
+#pragma unroll
+        for (uint32_t i = 0; i < ROW_KEYS / 2; i++, from += 2 * row_stride) {
+            const uint32_t row = 2 * i + lane / KEY_WORDS;
+            copy_async_16(&stage.words[row][word ^ row % 8], from, 16);
+        }
+        return;
+    }
     const dsri_cache keys = at.keys;
     const uint32_t n_seen = at.n_seen;
     const uint8_t *first =

@@ -30,7 +30,7 @@ struct select_shared {
     uint32_t blocks[SELECT_BLOCKS];
     uint32_t warp_sums[32];
     uint32_t bin, before, inside, total; /* of the last search */
-    uint32_t taken[2];                   /* groups and items, in the usual case */
+    uint32_t taken[2], top, least;       /* groups and items, and the range of values, in the usual case */
 };
 
 /* Values to choose from: scores of all keys, of all keys of the listed groups of 16, or maxima of groups. */
@@ -354,60 +354,78 @@ static __device__ void select_in_pieces(const indexer_query &at, uint32_t k, sel
     sort_and_write<THREADS>(at, k, n_items, greatest, bound.value, shared);
 }
 
-/* ---- the usual case: values in registers ---- */
+/* ---- the usual case: at most 16 values a thread ---- */
 
-enum { SELECT_OWN = 16 }; /* values of a thread: t, t + THREADS, ... */
+/* Fours of values of a thread: number t, t + THREADS, ... */
+template <int THREADS> constexpr uint32_t SELECT_OWN = SELECT_VALUES / 4 / THREADS;
 
-/* Loads a thread's values from number `first` on as ordered words; 0 where there is none. */
-template <int THREADS>
-static __device__ __forceinline__ void load_own(const select_source &from, uint32_t first, uint32_t own[SELECT_OWN])
+/* Four values from number 4 * i on; -inf where there is none. */
+static __device__ __forceinline__ float4 load_four(const select_source &from, uint32_t i)
 {
+    const uint32_t key = key_of(from, 4 * i);
+    const float *values = from.scores + key;
+    if (key + 4 <= from.n_keys && ((uintptr_t)values & 15) == 0)
+        return __ldcg(reinterpret_cast<const float4 *>(values));
+    float four[4];
 #pragma unroll
-    for (uint32_t j = 0; j < SELECT_OWN; j++) {
-        const uint32_t i = first + j * THREADS + threadIdx.x;
-        const uint32_t key = i < from.n ? key_of(from, i) : from.n_keys;
-        own[j] = key < from.n_keys ? __float_as_uint(__ldcg(from.scores + key)) : 0xffffffffu;
-    }
-#pragma unroll
-    for (uint32_t j = 0; j < SELECT_OWN; j++)
-        own[j] = own[j] == 0xffffffffu ? 0 : ordered_score(__uint_as_float(own[j]));
+    for (uint32_t e = 0; e < 4; e++)
+        four[e] = key + e < from.n_keys ? __ldcg(values + e) : __uint_as_float(0xff800000u);
+    return make_float4(four[0], four[1], four[2], four[3]);
 }
 
-/* A bound that k of the values reach, and not many more if they are spread: found from the greatest of each `run` of a
- * thread's values, of which k reach it. All values above EXCLUDED if those are fewer. Gives the greatest value too. */
+/* A thread's fours from number `first` on. */
 template <int THREADS>
-static __device__ __forceinline__ uint32_t bound_of_own(const uint32_t own[SELECT_OWN], uint32_t run, uint32_t k,
+static __device__ __forceinline__ void load_own(const select_source &from, uint32_t first,
+                                                float4 own[SELECT_OWN<THREADS>])
+{
+    const float none = __uint_as_float(0xff800000u);
+#pragma unroll
+    for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++) {
+        const uint32_t i = first + j * THREADS + threadIdx.x;
+        own[j] = make_float4(none, none, none, none);
+        if (4 * i < from.n)
+            own[j] = load_four(from, i);
+    }
+}
+
+/* A bound that k of the values reach, and not many more if they are spread: k of the greatest of each four reach it, or
+ * of the values if there are but 4 * THREADS. Above EXCLUDED if those are fewer. Gives the greatest value too. */
+template <int THREADS>
+static __device__ __forceinline__ uint32_t bound_of_own(const float4 own[SELECT_OWN<THREADS>], bool are_few, uint32_t k,
                                                         uint32_t &greatest, select_shared &shared)
 {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t best[SELECT_OWN], top = 0, least = 0xffffffffu;
+    uint32_t best[SELECT_OWN<THREADS>] = {};
+    if (are_few) {
+        best[0] = ordered_score(own[0].x);
+        best[1] = ordered_score(own[0].y);
+        best[2] = ordered_score(own[0].z);
+        best[3] = ordered_score(own[0].w);
+    } else {
 #pragma unroll
-    for (uint32_t j = 0; j < SELECT_OWN; j++) {
-        const bool starts = (j & (run - 1)) == 0;
-        best[j] = j == 0 || starts ? own[j] : max(best[j - 1], own[j]);
-        if (j > 0 && !starts)
-            best[j - 1] = 0;
+        for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++)
+            best[j] = ordered_score(fmaxf(fmaxf(own[j].x, own[j].y), fmaxf(own[j].z, own[j].w)));
     }
+    uint32_t top = 0, least = 0xffffffffu;
 #pragma unroll
-    for (uint32_t j = 0; j < SELECT_OWN; j++) {
+    for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++) {
         top = max(top, best[j]);
         least = best[j] > EXCLUDED ? min(least, best[j]) : least;
     }
     top = __reduce_max_sync(0xffffffffu, top);
     least = __reduce_min_sync(0xffffffffu, least);
-    if (lane == 0) {
-        shared.warp_sums[warp] = top;
-        shared.blocks[warp] = least;
+    if (threadIdx.x % 32 == 0) {
+        atomicMax(&shared.top, top);
+        atomicMin(&shared.least, least);
     }
     __syncthreads();
-    greatest = top = __reduce_max_sync(0xffffffffu, lane < THREADS / 32 ? shared.warp_sums[lane] : 0);
-    least = __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? shared.blocks[lane] : 0xffffffffu);
+    greatest = top = shared.top;
+    least = shared.least;
     if (top < least)
         return EXCLUDED + 1;
     for (uint32_t needed = k, shift = shift_for(top - least);;) {
 #pragma unroll
-        for (uint32_t j = 0; j < SELECT_OWN; j++)
-            if (best[j] >= least && best[j] <= top)
+        for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++)
+            if (best[j] - least <= top - least)
                 atomicAdd(&shared.bins[(top - best[j]) >> shift], 1u);
         find_bin<THREADS>(needed, shared);
         if (shared.total < needed)
@@ -425,77 +443,99 @@ static __device__ __forceinline__ uint32_t bound_of_own(const uint32_t own[SELEC
 /* Calls take(place, value, number) for the thread's values that reach the bound; places follow *n_taken, in any order.
  */
 template <int THREADS, typename Take>
-static __device__ __forceinline__ void take_own(const uint32_t own[SELECT_OWN], uint32_t first, uint32_t bound,
-                                                uint32_t *n_taken, Take take)
+static __device__ __forceinline__ void take_own(const float4 own[SELECT_OWN<THREADS>], uint32_t first, float bound,
+                                                uint32_t *n_taken, select_shared &shared, Take take)
 {
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t n = 0, place = 0;
+    float4 *kept = reinterpret_cast<float4 *>(shared.values) + threadIdx.x; /* where they can be numbered */
+    static_assert(SELECT_OWN<THREADS> <= 8, "a mark for each of a thread's values");
+    uint32_t marks = 0;
 #pragma unroll
-    for (uint32_t j = 0; j < SELECT_OWN; j++)
-        n += (uint32_t)__popc(__ballot_sync(0xffffffffu, own[j] >= bound));
-    if (lane == 0 && n)
-        place = atomicAdd(n_taken, n);
-    place = __shfl_sync(0xffffffffu, place, 0);
+    for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++) {
+        kept[j * THREADS] = own[j];
+        marks |= own[j].x >= bound ? 1u << 4 * j : 0;
+        marks |= own[j].y >= bound ? 2u << 4 * j : 0;
+        marks |= own[j].z >= bound ? 4u << 4 * j : 0;
+        marks |= own[j].w >= bound ? 8u << 4 * j : 0;
+    }
+    const uint32_t n = (uint32_t)__popc(marks);
+    uint32_t place = n;
 #pragma unroll
-    for (uint32_t j = 0; j < SELECT_OWN; j++) {
-        const uint32_t reaching = __ballot_sync(0xffffffffu, own[j] >= bound);
-        if (own[j] >= bound)
-            take(place + (uint32_t)__popc(reaching & ((1u << lane) - 1)), own[j], first + j * THREADS + threadIdx.x);
-        place += (uint32_t)__popc(reaching);
+    for (uint32_t s = 1; s < 32; s *= 2) {
+        const uint32_t other = __shfl_up_sync(0xffffffffu, place, s);
+        place += lane >= s ? other : 0;
+    }
+    uint32_t start = 0;
+    if (lane == 31 && place)
+        start = atomicAdd(n_taken, place);
+    place += __shfl_sync(0xffffffffu, start, 31) - n;
+#pragma unroll 1
+    for (; marks; marks &= marks - 1) {
+        const uint32_t bit = (uint32_t)__ffs((int)marks) - 1, j = bit / 4, e = bit % 4;
+        take(place++, reinterpret_cast<const float *>(&kept[j * THREADS])[e],
+             4 * (first + j * THREADS + threadIdx.x) + e);
     }
 }
 
-/* As select_query, if the values fit the threads' registers and not too many reach the bound that a look at them gives:
- * if not, false, with bins of zeros and nothing written. */
+/* As select_query, if there are few values and not too many reach the bound that one look at them gives: if not, false,
+ * with bins of zeros and nothing written. */
 template <int THREADS>
 static __device__ __forceinline__ bool select_at_once(const indexer_query &at, uint32_t k, select_shared &shared)
 {
     const uint32_t room = max(2 * k, 512u);
-    const bool by_group = at.maxima != nullptr;
     const uint32_t n_groups = (at.n_seen + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK;
     select_source from = {at.scores, nullptr, at.n_seen, at.n_seen};
-    if (by_group)
+    if (at.maxima)
         from = select_source{at.maxima, nullptr, n_groups, n_groups};
-    if (from.n > SELECT_OWN * THREADS)
+    if (from.n > SELECT_VALUES)
         return false;
-    uint32_t run = 1, greatest = 0, bound = 0;
-    while (run < SELECT_OWN && 2 * run * 4 * k <= from.n)
-        run *= 2;
-    for (uint32_t level = by_group ? 0 : 1; level < 2; level++) {
-        uint32_t *n_taken = &shared.taken[level];
+    uint32_t greatest = 0, bound = 0, level = at.maxima ? 0 : 1;
+    __syncthreads();
 #pragma unroll 1
-        for (uint32_t first = 0; first < from.n; first += SELECT_OWN * THREADS) {
-            uint32_t own[SELECT_OWN];
+    for (;; level++) {
+#pragma unroll 1
+        for (uint32_t first = 0; 4 * first < from.n; first += SELECT_OWN<THREADS> * THREADS) {
+            float4 own[SELECT_OWN<THREADS>];
             load_own<THREADS>(from, first, own);
             if (bound == 0)
-                bound = bound_of_own<THREADS>(own, run, k, greatest, shared);
-            take_own<THREADS>(own, first, bound, n_taken, [&](uint32_t place, uint32_t v, uint32_t i) {
-                if (place >= room)
-                    return;
-                if (level == 0)
-                    shared.blocks[place] = i;
-                else
-                    shared.items[place] = (uint64_t)v << 32 | (uint32_t)~key_of(from, i);
-            });
+                bound = bound_of_own<THREADS>(own, from.n <= 4 * THREADS, k, greatest, shared);
+            take_own<THREADS>(own, first, score_of_ordered(bound), &shared.taken[level], shared,
+                              [&](uint32_t place, float v, uint32_t i) {
+                                  if (place >= room)
+                                      return;
+                                  if (level == 0)
+                                      shared.blocks[place] = i;
+                                  else
+                                      shared.items[place] =
+                                          (uint64_t)ordered_score(v) << 32 | (uint32_t)~key_of(from, i);
+                              });
         }
         __syncthreads();
-        const uint32_t n = *n_taken;
+        const uint32_t n = shared.taken[level];
         if (n > room)
             return false;
-        if (level == 0)
-            from = select_source{at.scores, shared.blocks, n * DSRI_SCORE_BLOCK, at.n_seen};
+        if (level == 1)
+            break;
+        from = select_source{at.scores, shared.blocks, n * DSRI_SCORE_BLOCK, at.n_seen};
     }
     sort_and_write<THREADS>(at, k, shared.taken[1], greatest, bound, shared);
     return true;
 }
 
-/* Called by all THREADS threads of a block, once the query's scores (and maxima) are in memory. */
-template <int THREADS> static __device__ void select_query(const indexer_query &at, uint32_t k, select_shared &shared)
+/* What select_query needs in shared memory before the scores are there. */
+template <int THREADS> static __device__ __forceinline__ void prepare_select(select_shared &shared)
 {
     for (uint32_t i = threadIdx.x; i < SELECT_BIN_SLOTS; i += THREADS)
         shared.bins[i] = 0;
-    if (threadIdx.x < 2)
-        shared.taken[threadIdx.x] = 0;
+    if (threadIdx.x == 0) {
+        shared.taken[0] = shared.taken[1] = shared.top = 0;
+        shared.least = 0xffffffffu;
+    }
+}
+
+/* Called by all THREADS threads of a block, once the query's scores (and maxima) are in memory. */
+template <int THREADS> static __device__ void select_query(const indexer_query &at, uint32_t k, select_shared &shared)
+{
     if (!select_at_once<THREADS>(at, k, shared))
         select_in_pieces<THREADS>(at, k, shared);
 }
