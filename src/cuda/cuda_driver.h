@@ -31,6 +31,25 @@ typedef struct dsri_cuda_node_params {
     CUcontext context;
 } dsri_cuda_node_params;
 
+/* CUlaunchAttribute and CUlaunchConfig of the driver's interface. */
+typedef struct dsri_cuda_launch_attribute {
+    int id;
+    int padding;
+    union {
+        int is_allowed;
+        unsigned long long words[8];
+    } value;
+} dsri_cuda_launch_attribute;
+
+typedef struct dsri_cuda_launch_config {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+    CUstream stream;
+    dsri_cuda_launch_attribute *attributes;
+    unsigned n_attributes;
+} dsri_cuda_launch_config;
+
 /* CUgraphEdgeData of the driver's interface. */
 typedef struct dsri_cuda_edge {
     uint8_t from_port, to_port, type, reserved[5];
@@ -53,6 +72,7 @@ enum {
     DSRI_CU_FUNCTION_PTX_VERSION = 5,
     DSRI_CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
     DSRI_CU_FUNCTION_NON_PORTABLE_CLUSTER = 14,
+    DSRI_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6,
     DSRI_CU_PORT_PROGRAMMATIC = 1,
     DSRI_CU_DEPENDENCY_PROGRAMMATIC = 1,
     DSRI_CU_JIT_ERROR_LOG = 5,

@@ -81,22 +81,36 @@ void dsri_cuda_release_graph(dsri_cuda_encoder *encoder)
     encoder->n_dependencies = 0;
 }
 
-static dsr_status launch_all(dsri_cuda_encoder *encoder, const dsri_wave *waves, uint32_t n_waves)
+static int may_begin_early(const dsri_command *command, uint32_t launch)
+{
+    const dsri_cuda_entry *entry = command->kernel;
+    return command->op != DSRI_OP_CUSTOM && entry->may_begin_early[launch];
+}
+
+static dsr_status launch_one(dsri_cuda_encoder *encoder, const dsri_command *command, uint32_t launch)
 {
     dsri_cuda_device *device = encoder->device;
+    launch_arguments arguments;
+    dsri_cuda_node_params p;
+    node_params(encoder, command, launch, &arguments, &p);
+    dsri_cuda_launch_attribute attribute = {.id = DSRI_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = {1}};
+    dsri_cuda_launch_config config = {.shared_bytes = p.shared_bytes,
+                                      .stream = encoder->stream,
+                                      .attributes = &attribute,
+                                      .n_attributes = may_begin_early(command, launch) ? 1 : 0};
+    memcpy(config.grid, p.grid, sizeof config.grid);
+    memcpy(config.block, p.block, sizeof config.block);
+    return dsri_cuda_check(device, device->driver.cuLaunchKernelEx(&config, p.function, p.arguments, NULL),
+                           command->kernel_names[launch]);
+}
+
+static dsr_status launch_all(dsri_cuda_encoder *encoder, const dsri_wave *waves, uint32_t n_waves)
+{
     dsr_status status = DSR_OK;
     for (uint32_t w = 0; w < n_waves; w++)
         for (const dsri_command *c = waves[w].first; c != NULL && status == DSR_OK; c = c->next_in_wave)
-            for (uint32_t i = 0; i < c->n_launches && status == DSR_OK; i++) {
-                launch_arguments arguments;
-                dsri_cuda_node_params p;
-                node_params(encoder, c, i, &arguments, &p);
-                status = dsri_cuda_check(
-                    device,
-                    device->driver.cuLaunchKernel(p.function, p.grid[0], p.grid[1], p.grid[2], p.block[0], p.block[1],
-                                                  p.block[2], p.shared_bytes, encoder->stream, p.arguments, NULL),
-                    c->kernel_names[i]);
-            }
+            for (uint32_t i = 0; i < c->n_launches && status == DSR_OK; i++)
+                status = launch_one(encoder, c, i);
     return status;
 }
 
@@ -219,12 +233,6 @@ static dsr_status update_graph(dsri_cuda_encoder *encoder, const dsri_wave *wave
                     c->kernel_names[i]);
             }
     return status;
-}
-
-static int may_begin_early(const dsri_command *command, uint32_t launch)
-{
-    const dsri_cuda_entry *entry = command->kernel;
-    return command->op != DSRI_OP_CUSTOM && entry->may_begin_early[launch];
 }
 
 /* Edges from encoder->dependency_nodes to a node that waits for them itself. */

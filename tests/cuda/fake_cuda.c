@@ -402,6 +402,25 @@ ENTRY(cuLaunchKernel, (void *function, unsigned gx, unsigned gy, unsigned gz, un
     return state.is_capturing ? SUCCESS : emulator_run(&launch);
 }
 
+typedef struct launch_attribute {
+    int id, padding, is_allowed, rest[15];
+} launch_attribute;
+
+typedef struct launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    const launch_attribute *attributes;
+    unsigned n_attributes;
+} launch_config;
+
+ENTRY(cuLaunchKernelEx, (const launch_config *config, void *function, void **arguments, void **extra))
+{
+    for (unsigned i = 0; i < config->n_attributes; i++)
+        state.n_early_launches += config->attributes[i].id == 6 && config->attributes[i].is_allowed;
+    return cuLaunchKernel(function, config->grid[0], config->grid[1], config->grid[2], config->block[0],
+                          config->block[1], config->block[2], config->shared_bytes, config->stream, arguments, extra);
+}
+
 static CUresult create_graph(void **created, const graph *from)
 {
     graph *g = keep(sizeof *g);

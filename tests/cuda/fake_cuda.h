@@ -27,9 +27,10 @@ typedef struct fake_cuda_state {
     uint32_t last_shared_bytes;
     const void *last_stream; /* of direct launches */
     uint32_t last_n_dependencies;
-    uint32_t n_early_edges; /* of graphs: the later kernel may begin before the earlier one is done */
-    int code_compute;       /* what kernels were compiled for; 0: compute */
-    uint8_t last_plan[64];  /* the first bytes of the last launch's first argument */
+    uint32_t n_early_edges;    /* of graphs: the later kernel may begin before the earlier one is done */
+    uint32_t n_early_launches; /* direct ones that may begin before the launch in front of them is done */
+    int code_compute;          /* what kernels were compiled for; 0: compute */
+    uint8_t last_plan[64];     /* the first bytes of the last launch's first argument */
 
     /* Kernels that are not the library's (their names do not begin with dsr_). */
     uint32_t n_params; /* how many parameters they have, and the size of each */

@@ -226,6 +226,7 @@ static void test_a_capturing_stream_gets_the_kernels(void **state)
     const uint32_t n_launches = fake->n_launches, n_instantiated = fake->n_instantiated;
     assert_int_equal(dsr_encoder_replay(w.encoder), DSR_OK);
     assert_int_equal(fake->n_launches, n_launches + 1);
+    assert_int_equal(fake->n_early_launches, 1);
     assert_int_equal(fake->n_instantiated, n_instantiated);
     fake->is_capturing = 0;
     close_work(&w);
