@@ -189,24 +189,52 @@ static int selected_rows(const dsri_attention_row_plan *row, const int32_t *indi
     return n;
 }
 
+/* 2^y as the kernel has it. */
+static float power_of(float y)
+{
+    const float magic = 12582912.0f, t = y + magic, r = y - (t - magic);
+    float p = fmaf(0x1.c3f764p-5f, r, 0x1.f0de20p-3f);
+    uint32_t p_bits, t_bits;
+    if (y < -125.5f) {
+        return 0.0f;
+    }
+    p = fmaf(p, r, 0x1.62f31ap-1f);
+    p = fmaf(p, r, 0x1.fff692p-1f);
+    memcpy(&p_bits, &p, sizeof p);
+    memcpy(&t_bits, &t, sizeof t);
+    p_bits += t_bits << 23;
+    memcpy(&p, &p_bits, sizeof p);
+    return p;
+}
+
+/* Rounded to BF16, ties away from zero. */
+static uint16_t rounded_weight(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + 0x8000u) >> 16);
+}
+
 static void model_head(const dsri_attention_plan *plan, uint32_t h, const uint16_t *q, const uint16_t **rows, int n,
                        uint16_t *output)
 {
     static const uint16_t zeros[DSRI_HEAD_DIM];
-    float *logits = calloc((size_t)n + 64, sizeof *logits);
+    const float log2_e = 0x1.715476p+0f;
+    float *products = calloc((size_t)n + 64, sizeof *products);
     uint16_t *weights = calloc((size_t)n + 64, sizeof *weights);
     float max = plan->sinks[h], sum;
     int usable = n > 0 && isfinite(max);
-    assert_true(logits && weights);
+    assert_true(products && weights);
     memset(output, 0, DSRI_HEAD_DIM * sizeof *output);
     for (int i = 0; i < n; i++) {
-        logits[i] = dot(rows[i], q, DSRI_HEAD_DIM) * plan->scale;
-        usable &= isfinite(logits[i]);
-        max = fmaxf(max, logits[i]);
+        products[i] = dot(rows[i], q, DSRI_HEAD_DIM);
+        usable &= isfinite(products[i] * plan->scale);
+        max = fmaxf(max, products[i] * plan->scale);
     }
-    sum = usable ? ref_exp(plan->sinks[h] - max) : 0.0f;
+    const float offset = max * -log2_e;
+    sum = usable ? power_of(fmaf(plan->sinks[h], log2_e, offset)) : 0.0f;
     for (int i = 0; usable && i < n; i++) {
-        weights[i] = ref_bf16_from_f32(ref_exp(logits[i] - max));
+        weights[i] = rounded_weight(power_of(fmaf(products[i], plan->scale * log2_e, offset)));
         sum += ref_f32_from_bf16(weights[i]);
     }
     for (uint32_t f = 0; usable && f < DSRI_HEAD_DIM; f++) {
@@ -221,7 +249,7 @@ static void model_head(const dsri_attention_plan *plan, uint32_t h, const uint16
         const uint16_t rounded = ref_bf16_from_f32(numerator * (1.0f / sum));
         output[f] = isfinite(ref_f32_from_bf16(rounded)) ? rounded : 0;
     }
-    free(logits);
+    free(products);
     free(weights);
 }
 

@@ -37,13 +37,9 @@ static inline void copy_rows(const attention_query *a, size_t first, uint32_t n,
     }
 }
 
-static inline void store_logits(const attention_query *a, uint32_t head, size_t slot, uint32_t n, const float *dots,
-                                vf scale)
+static inline void store_products(const attention_query *a, uint32_t head, size_t slot, uint32_t n, const float *dots)
 {
-    float *to = weight_at(a, head, slot);
-    for (uint32_t s = 0; s < n; s++) {
-        vf_store(to + s * DSRI_HEAD_BLOCK, vf_mul(vf_load(dots + s * VF_LANES), scale));
-    }
+    memcpy(weight_at(a, head, slot), dots, n * DSRI_HEAD_BLOCK * sizeof *dots);
 }
 
 /* dots [2][DOT_SLOTS][16]: products of DOT_SLOTS rows with the heads of a panel. */
@@ -63,16 +59,16 @@ static __attribute__((noinline, aligned(64))) void multiply_panel(const uint32_t
     }
 }
 
-/* Logits of n slots of a task. */
-static inline void multiply_slots(const attention_query *a, size_t first, uint32_t n, vf scale, logit_scratch *scratch)
+/* Products of q with n slots of a task. */
+static inline void multiply_slots(const attention_query *a, size_t first, uint32_t n, logit_scratch *scratch)
 {
     copy_rows(a, first, (n + DOT_SLOTS - 1) / DOT_SLOTS * DOT_SLOTS, scratch);
     for (uint32_t h = 0; h < a->n_heads; h += PANEL_HEADS) {
         for (uint32_t s = 0; s < n; s += DOT_SLOTS) {
             const uint32_t n_here = n - s < DOT_SLOTS ? n - s : DOT_SLOTS;
             multiply_panel(scratch->rows + s * ROW_STRIDE, q_panel(a, h), scratch->dots);
-            store_logits(a, h, first + s, n_here, scratch->dots, scale);
-            store_logits(a, h + VF_LANES, first + s, n_here, scratch->dots + DOT_SLOTS * VF_LANES, scale);
+            store_products(a, h, first + s, n_here, scratch->dots);
+            store_products(a, h + VF_LANES, first + s, n_here, scratch->dots + DOT_SLOTS * VF_LANES);
         }
     }
 }

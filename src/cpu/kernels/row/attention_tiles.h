@@ -1,6 +1,5 @@
 /* Logits and numerators on AMX. Whatever else there is to do stands between the tile products: the tile unit is busy
- * for 16 cycles with one, and the rest of the core is free for that time. What is loaded again soon is kept within the
- * first cache: the second one is not fast enough for both operands of each product.
+ * for 16 cycles with one, and the rest of the core is free for that time.
  *
  * A unit of heads leaves its sums in tiles. They are stored one by one before the first products of the next unit:
  * stores that wait for their product would keep those behind them from being issued. */
@@ -17,66 +16,44 @@ enum { UNIT_HEADS = 2 * DSRI_HEAD_BLOCK };
 enum {
     COLUMN_WORDS = TILE_ROW_BYTES / 4, /* a row is N_COLUMNS columns of 32 features */
     N_COLUMNS = ROW_WORDS / COLUMN_WORDS,
-    BLOCK_COLUMNS = 4, /* columns that the units of heads pass in turn */
     COLUMNS_AHEAD = 2, /* copied before they are multiplied */
-    RING_COLUMNS = BLOCK_COLUMNS + COLUMNS_AHEAD,
-    RING_WORDS = (RING_COLUMNS + 1) * COLUMN_WORDS, /* from row to row: one more spreads them over the cache's sets */
-    PRODUCT_SLOTS = 8,                              /* slots copied beside a product */
+    PRODUCT_SLOTS = 8, /* slots copied beside a product */
     MAX_TASK_SLOTS = 3 * TILE_ROWS
 };
 
 _Static_assert((int)LOGIT_SLOTS <= (int)MAX_TASK_SLOTS && SHORT_LOGIT_SLOTS <= LOGIT_SLOTS, "three tiles of slots");
 
 typedef struct logit_scratch {
-    const uint16_t *from[MAX_TASK_SLOTS];       /* rows of the task's slots, */
-    const uint16_t *later[MAX_TASK_SLOTS];      /* and of the next task's; past the end the last one again */
-    uint32_t rows[MAX_TASK_SLOTS * RING_WORDS]; /* columns [column modulo RING_COLUMNS] of the task's rows */
-    float dots[MAX_HEADS / UNIT_HEADS][MAX_TASK_SLOTS * UNIT_HEADS]; /* [slot][head] of each unit */
+    const uint16_t *from[MAX_TASK_SLOTS];  /* rows of the task's slots, */
+    const uint16_t *later[MAX_TASK_SLOTS]; /* and of the next task's; past the end the last one again */
+    uint32_t rows[MAX_TASK_SLOTS * ROW_STRIDE];
+    float products[TILE_ROWS * DSRI_HEAD_BLOCK];
 } logit_scratch;
 
-/* One block of columns of a unit: n_tiles * TILE_ROWS slots times UNIT_HEADS heads; and what is done beside it. */
+/* n_tiles * TILE_ROWS slots times UNIT_HEADS heads; and what is done beside it. */
 typedef struct logit_unit {
     logit_scratch *scratch;
     const uint32_t *panel; /* [pair of features][PANEL_HEADS] */
-    uint32_t column;       /* the first */
-    float *dots;
-    float *dots_before; /* of what is in the tiles, to be stored; null: nothing */
-    uint32_t fetch;     /* the first of the later rows to prefetch, */
-    uint32_t n_fetch;   /* and how many beside each product */
-    int scales;         /* dots_before are whole: */
-    float *logits[2];   /* of the first and the second half of their heads, */
-    uint32_t n;         /* of so many slots */
-    vf scale;
+    uint32_t fetch;        /* the first of the later rows to prefetch, */
+    uint32_t n_fetch;      /* and how many beside each product */
+    float *before[2];      /* where the products in the tiles go, of the first and the second half of their heads */
+    uint32_t n;            /* slots of them */
 } logit_unit;
 
 static inline void copy_column(logit_scratch *scratch, uint32_t column, uint32_t slot, uint32_t n)
 {
     for (uint32_t s = slot; s < slot + n; s++) {
-        vi_store(scratch->rows + s * RING_WORDS + column % RING_COLUMNS * COLUMN_WORDS,
+        vi_store(scratch->rows + s * ROW_STRIDE + column * COLUMN_WORDS,
                  vi_load_pairs(scratch->from[s] + (size_t)2 * column * COLUMN_WORDS));
     }
 }
 
-static inline void scale_slots(const logit_unit *u, uint32_t first, uint32_t n)
+/* What goes with product j of a column: slots of a later column to copy, and later rows to prefetch. */
+static inline __attribute__((always_inline)) void beside_product(const logit_unit *u, int copies, uint32_t column,
+                                                                 uint32_t j)
 {
-    for (uint32_t s = first; s < first + n && s < u->n; s++) {
-        const float *dots = u->dots_before + s * UNIT_HEADS;
-        vf_store(u->logits[0] + s * DSRI_HEAD_BLOCK, vf_mul(vf_load(dots), u->scale));
-        vf_store(u->logits[1] + s * DSRI_HEAD_BLOCK, vf_mul(vf_load(dots + VF_LANES), u->scale));
-    }
-}
-
-/* What goes with product j of a column: slots of a later column to copy, or slots of the unit before to scale, once the
- * first column has stored its tiles; and later rows to prefetch. */
-static inline __attribute__((always_inline)) void beside_product(const logit_unit *u, int copies, int n_tiles,
-                                                                 uint32_t column, uint32_t j)
-{
-    enum { SLOTS = 3 }; /* all slots over the products of the other columns, rounded up */
     if (copies && column + COLUMNS_AHEAD < N_COLUMNS) {
         copy_column(u->scratch, column + COLUMNS_AHEAD, j * PRODUCT_SLOTS, PRODUCT_SLOTS);
-    }
-    if (u->scales && column > u->column) {
-        scale_slots(u, ((column - u->column - 1) * 2 * (uint32_t)n_tiles + j) * SLOTS, SLOTS);
     }
     const uint16_t *const *later = u->scratch->later + u->fetch + j * u->n_fetch;
     for (uint32_t i = 0; i < u->n_fetch; i++) {
@@ -84,127 +61,117 @@ static inline __attribute__((always_inline)) void beside_product(const logit_uni
     }
 }
 
-_Static_assert(3 * 2 * (BLOCK_COLUMNS - 1) >= TILE_ROWS, "all slots are scaled");
-
 /* Tile c, a constant, is slots [c / 2 * 16, + 16) times one half of the heads. */
-#define DOTS_TILE(c, dots)  (dots) + (c) / 2 * TILE_ROWS *UNIT_HEADS + (c) % 2 * VF_LANES
-#define DOTS_BYTES          (UNIT_HEADS * sizeof(float))
-#define STORE_DOTS(c, dots) tile_store(c, DOTS_TILE(c, dots), DOTS_BYTES)
-#define START_DOTS(c)                                                                                                  \
-    if (is_start && u->dots_before != u->dots) {                                                                       \
-        if (u->dots_before != NULL) {                                                                                  \
-            STORE_DOTS(c, u->dots_before);                                                                             \
-        }                                                                                                              \
-        if (u->column == 0) {                                                                                          \
-            tile_zero(c);                                                                                              \
+#define STORE_PRODUCTS(c, u)                                                                                           \
+    do {                                                                                                               \
+        float *const to = (u)->before[(c) % 2] + (c) / 2 * TILE_ROWS * DSRI_HEAD_BLOCK;                                \
+        if ((u)->n >= ((c) / 2 + 1) * TILE_ROWS) {                                                                     \
+            tile_store(c, to, DSRI_HEAD_BLOCK * sizeof(float));                                                        \
         } else {                                                                                                       \
-            tile_load(c, DOTS_TILE(c, u->dots), DOTS_BYTES);                                                           \
+            tile_store(c, (u)->scratch->products, DSRI_HEAD_BLOCK * sizeof(float));                                    \
+            memcpy(to, (u)->scratch->products, ((u)->n - (c) / 2 * TILE_ROWS) * DSRI_HEAD_BLOCK * sizeof(float));      \
         }                                                                                                              \
-    }                                                                                                                  \
-    (void)0
+    } while (0)
 
-/* Operands of a column as tiles: slots in tile 6, heads in tile 7. is_start: of the first column of a block. */
-static inline __attribute__((always_inline)) void multiply_column(const logit_unit *u, int is_start, int copies,
-                                                                  int n_tiles, uint32_t column)
+#define START_PRODUCTS(c)                                                                                              \
+    do {                                                                                                               \
+        if (column == 0 && !copies) {                                                                                  \
+            STORE_PRODUCTS(c, u);                                                                                      \
+        }                                                                                                              \
+        if (column == 0) {                                                                                             \
+            tile_zero(c);                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+/* Operands of a column as tiles: slots in tile 6, heads in tile 7. */
+static inline __attribute__((always_inline)) void multiply_column(const logit_unit *u, int copies, int n_tiles,
+                                                                  uint32_t column)
 {
-    enum { PANEL_BYTES = PANEL_HEADS * 4, ROW_BYTES = RING_WORDS * 4 };
-    const uint32_t *rows = u->scratch->rows + column % RING_COLUMNS * COLUMN_WORDS;
+    enum { PANEL_BYTES = PANEL_HEADS * 4, ROW_BYTES = ROW_STRIDE * 4 };
+    const uint32_t *rows = u->scratch->rows + column * COLUMN_WORDS;
     const uint32_t *panel = u->panel + (size_t)column * TILE_ROWS * PANEL_HEADS;
     tile_load(6, rows, ROW_BYTES);
     tile_load(7, panel, PANEL_BYTES);
-    START_DOTS(0);
+    START_PRODUCTS(0);
     tile_dots(0, 6, 7);
-    beside_product(u, copies, n_tiles, column, 0);
+    beside_product(u, copies, column, 0);
     tile_load(7, panel + VF_LANES, PANEL_BYTES);
-    START_DOTS(1);
+    START_PRODUCTS(1);
     tile_dots(1, 6, 7);
-    beside_product(u, copies, n_tiles, column, 1);
+    beside_product(u, copies, column, 1);
     if (n_tiles > 1) {
-        tile_load(6, rows + TILE_ROWS * RING_WORDS, ROW_BYTES);
-        START_DOTS(3);
+        tile_load(6, rows + TILE_ROWS * ROW_STRIDE, ROW_BYTES);
+        START_PRODUCTS(3);
         tile_dots(3, 6, 7);
-        beside_product(u, copies, n_tiles, column, 2);
+        beside_product(u, copies, column, 2);
         tile_load(7, panel, PANEL_BYTES);
-        START_DOTS(2);
+        START_PRODUCTS(2);
         tile_dots(2, 6, 7);
-        beside_product(u, copies, n_tiles, column, 3);
+        beside_product(u, copies, column, 3);
     }
     if (n_tiles > 2) {
-        tile_load(6, rows + 2 * TILE_ROWS * RING_WORDS, ROW_BYTES);
-        START_DOTS(4);
+        tile_load(6, rows + 2 * TILE_ROWS * ROW_STRIDE, ROW_BYTES);
+        START_PRODUCTS(4);
         tile_dots(4, 6, 7);
-        beside_product(u, copies, n_tiles, column, 4);
+        beside_product(u, copies, column, 4);
         tile_load(7, panel + VF_LANES, PANEL_BYTES);
-        START_DOTS(5);
+        START_PRODUCTS(5);
         tile_dots(5, 6, 7);
-        beside_product(u, copies, n_tiles, column, 5);
+        beside_product(u, copies, column, 5);
     }
 }
 
-static inline __attribute__((always_inline)) void multiply_block(const logit_unit *unit, int copies, int n_tiles)
+static inline __attribute__((always_inline)) void multiply_unit(const logit_unit *unit, int copies, int n_tiles)
 {
     const logit_unit copy = *unit, *const u = &copy;
-    multiply_column(u, 1, copies, n_tiles, u->column);
-    for (uint32_t i = 1; i < BLOCK_COLUMNS; i++) {
-        multiply_column(u, 0, copies, n_tiles, u->column + i);
+    multiply_column(u, copies, n_tiles, 0);
+    for (uint32_t column = 1; column < N_COLUMNS; column++) {
+        multiply_column(u, copies, n_tiles, column);
     }
 }
 
-static inline __attribute__((always_inline)) void store_last_dots(float *dots, int n_tiles)
-{
-    STORE_DOTS(0, dots);
-    STORE_DOTS(1, dots);
-    if (n_tiles > 1) {
-        STORE_DOTS(2, dots);
-        STORE_DOTS(3, dots);
-    }
-    if (n_tiles > 2) {
-        STORE_DOTS(4, dots);
-        STORE_DOTS(5, dots);
-    }
-}
-
-/* Logits of n <= n_tiles * TILE_ROWS slots of a task. */
+/* Products of n slots of a task, (n_tiles - 1) * TILE_ROWS < n, with all heads. The first unit copies the rows. */
 static inline __attribute__((always_inline)) void multiply_tiles(int n_tiles, const attention_query *a, size_t first,
-                                                                 uint32_t n, vf scale, logit_scratch *scratch)
+                                                                 uint32_t n, logit_scratch *scratch)
 {
     const uint32_t n_rows = (uint32_t)n_tiles * TILE_ROWS, n_units = a->n_heads / UNIT_HEADS;
-    logit_unit u = {.scratch = scratch, .n_fetch = PRODUCT_SLOTS / n_units, .n = n, .scale = scale};
+    logit_unit u = {.scratch = scratch, .n_fetch = PRODUCT_SLOTS / n_units, .n = n};
     find_rows(a, first, n_rows, scratch->from);
     find_rows(a, first + logit_slots(a->row), n_rows, scratch->later);
     for (uint32_t column = 0; column < COLUMNS_AHEAD; column++) {
         copy_column(scratch, column, 0, n_rows);
     }
-    for (u.column = 0; u.column < N_COLUMNS; u.column += BLOCK_COLUMNS) {
-        for (uint32_t i = 0; i < n_units; i++) {
-            /* To and fro, so that the last unit of a block goes on with the next block. */
-            const uint32_t unit = u.column / BLOCK_COLUMNS % 2 ? n_units - 1 - i : i;
-            u.panel = q_panel(a, unit * UNIT_HEADS);
-            u.dots = scratch->dots[unit];
-            u.fetch = i * n_rows / n_units;
-            u.scales = i > 0 && u.column + BLOCK_COLUMNS == N_COLUMNS;
-            if (i == 0) {
-                multiply_block(&u, 1, n_tiles);
-            } else {
-                multiply_block(&u, 0, n_tiles);
-            }
-            u.dots_before = u.dots;
-            u.logits[0] = weight_at(a, unit * UNIT_HEADS, first);
-            u.logits[1] = weight_at(a, unit * UNIT_HEADS + DSRI_HEAD_BLOCK, first);
+    for (uint32_t i = 0; i < n_units; i++) {
+        u.panel = q_panel(a, i * UNIT_HEADS);
+        u.fetch = i * n_rows / n_units;
+        if (i == 0) {
+            multiply_unit(&u, 1, n_tiles);
+        } else {
+            multiply_unit(&u, 0, n_tiles);
         }
+        u.before[0] = weight_at(a, i * UNIT_HEADS, first);
+        u.before[1] = weight_at(a, i * UNIT_HEADS + DSRI_HEAD_BLOCK, first);
     }
-    store_last_dots(u.dots, n_tiles);
-    scale_slots(&u, 0, n_rows);
+    STORE_PRODUCTS(0, &u);
+    STORE_PRODUCTS(1, &u);
+    if (n_tiles > 1) {
+        STORE_PRODUCTS(2, &u);
+        STORE_PRODUCTS(3, &u);
+    }
+    if (n_tiles > 2) {
+        STORE_PRODUCTS(4, &u);
+        STORE_PRODUCTS(5, &u);
+    }
 }
 
-static inline void multiply_slots(const attention_query *a, size_t first, uint32_t n, vf scale, logit_scratch *scratch)
+static inline void multiply_slots(const attention_query *a, size_t first, uint32_t n, logit_scratch *scratch)
 {
     if (n > 2 * TILE_ROWS) {
-        multiply_tiles(3, a, first, n, scale, scratch);
+        multiply_tiles(3, a, first, n, scratch);
     } else if (n > TILE_ROWS) {
-        multiply_tiles(2, a, first, n, scale, scratch);
+        multiply_tiles(2, a, first, n, scratch);
     } else {
-        multiply_tiles(1, a, first, n, scale, scratch);
+        multiply_tiles(1, a, first, n, scratch);
     }
 }
 
