@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 SHAPES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shapes")
 
@@ -19,10 +20,28 @@ SHAPES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shapes")
 F32 = {"DSR_WITHOUT": "avx512_bf16,amx_bf16,avx512_vnni,amx_int8"}
 
 
+def quietest_cpu():
+    """The CPU that runs this language fastest just now: neighbours on the machine slow some of them down."""
+    allowed = os.sched_getaffinity(0)
+
+    def least_time(cpu):
+        os.sched_setaffinity(0, {cpu})
+        times = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            sum(range(50000))
+            times.append(time.perf_counter() - begin)
+        return sorted(times)[len(times) // 2]
+
+    best = min(sorted(allowed), key=least_time)
+    os.sched_setaffinity(0, allowed)
+    return best
+
+
 def bench(arguments, shapes, *options, pinned=False, environment=None):
     command = [arguments.dsrows, "bench", "--json", "--shapes", os.path.join(SHAPES, shapes)]
     command += ["--seconds", str(arguments.seconds), *options]
-    cpus = {max(os.sched_getaffinity(0))} if pinned else os.sched_getaffinity(0)
+    cpus = {quietest_cpu()} if pinned else os.sched_getaffinity(0)
     run = subprocess.run(command, check=True, stdout=subprocess.PIPE, env={**os.environ, **(environment or {})},
                          preexec_fn=lambda: os.sched_setaffinity(0, cpus))
     return json.loads(run.stdout)
@@ -42,7 +61,8 @@ def short(shape):
 
 
 def line(what, measured, target, unit, note=""):
-    print(f"| {what} | {measured:.4g}{unit} | {target}{unit} | {note} |", flush=True)
+    aim = "" if target is None else f"{target}{unit}"
+    print(f"| {what} | {measured:.4g}{unit} | {aim} | {note} |", flush=True)
 
 
 def peaks(arguments, isa, targets):
@@ -66,6 +86,29 @@ def row_exact(arguments, f32):
              f"{least(result):.0f} us")
 
 
+def has_feature(name):
+    """Of Linux's list, unless the environment refuses it."""
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as info:
+        flags = next((text for text in info if text.startswith("flags")), "")
+    return name in flags.split() and name not in os.environ.get("DSR_WITHOUT", "").split(",")
+
+
+def packed_caches(arguments):
+    for unit, name, target in (("avx512_vnni", "AVX512-VNNI", 3), ("amx_int8", "AMX-INT8", 6)):
+        if not has_feature(unit):
+            continue
+        others = [word for word in F32["DSR_WITHOUT"].split(",") if word != unit]
+        run = bench(arguments, "table_fp4.txt", "--versus", "format=bf16", pinned=True,
+                    environment={"DSR_WITHOUT": ",".join(others)})
+        for result in run["results"]:
+            line(f"{short(result['shape'])}, device-exact, {name}: BF16 keys in F32 chains over it",
+                 least(result, "versus") / least(result), target, " x", f"{least(result):.0f} us")
+    run = bench(arguments, "table_fp8.txt", "--versus", "format=bf16", pinned=True, environment=F32)
+    for result in run["results"]:
+        line(f"{short(result['shape'])}, device-exact, F32: over BF16 rows", least(result) / least(result, "versus"), 1, " x",
+             f"{least(result):.0f} us")
+
+
 def top_k(arguments):
     run = bench(arguments, "table_top_k.txt", pinned=True)
     results = iter(run["results"])
@@ -86,11 +129,13 @@ def threads(arguments):
     one, all_threads = ([r for r in run["results"] if r["threads"] == n] for n in (1, arguments.threads))
     limit = run["peaks"]["fma_all_gflops"] / run["peaks"]["fma_gflops"]
     for before, after in zip(one, all_threads):
-        line(f"{after['shape']}: {arguments.threads} threads over 1", least(before) / least(after), "13", " x",
+        line(f"{after['shape']}: {arguments.threads} threads over 1", least(before) / least(after),
+             13 if "context=262144" in after["shape"] else None, " x",
              f"{least(after):.0f} us; their multiply-add units give {limit:.1f} x")
     for result in all_threads:
         line(f"{result['shape']}: joint over row by row, {arguments.threads} threads",
-             least(result, "alone") / least(result), "3", " x", f"{least(result):.0f} us")
+             least(result, "alone") / least(result), 3 if "context=2048" in result["shape"] else None, " x",
+             f"{least(result):.0f} us")
 
 
 def main():
@@ -104,6 +149,7 @@ def main():
     if run["isa"] == "avx512":
         peaks(arguments, "avx2", {"indexer": 85, "two-pass": 85, "flash": 85})
         row_exact(arguments, run)
+        packed_caches(arguments)
     top_k(arguments)
     compressor(arguments)
     if arguments.threads > 1:
