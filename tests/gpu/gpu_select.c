@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_HEADS = 32, MAX_TOP_K = 2048, DIM = 128 };
+enum { N_HEADS = 32, MAX_TOP_K = 2048, MAX_QUERIES = 128, DIM = 128 };
 
 static dsr_context *context;
 static int is_row_exact;
@@ -48,11 +48,15 @@ typedef enum score_pattern {
     MOSTLY_BAD, /* one key of 37 finite */
     ALL_BAD,
     NEGATIVE, /* scores below zero */
+    ONE_TILE, /* the best side by side, the others equal */
+    COMB,     /* the best 4,096 keys apart and in fours, the others random */
+    EDGE,     /* as many equal ones below the best as chosen places are left, and more */
     N_PATTERNS
 } score_pattern;
 
-static const char *const pattern_names[N_PATTERNS] = {"random", "equal",      "few",     "rising",  "falling",
-                                                      "crowd",  "mostly bad", "all bad", "negative"};
+static const char *const pattern_names[N_PATTERNS] = {"random",   "equal",    "few",        "rising",
+                                                      "falling",  "crowd",    "mostly bad", "all bad",
+                                                      "negative", "one tile", "comb",       "edge"};
 
 /* The two features of key t, multiples of 2^-7 below 2 and of 2^-15 below 2^-8. */
 static void draw_key(score_pattern pattern, uint32_t t, uint32_t n, uint64_t *state, uint16_t key[2])
@@ -70,6 +74,15 @@ static void draw_key(score_pattern pattern, uint32_t t, uint32_t n, uint64_t *st
     case RISING:
     case FALLING:
         value = (uint32_t)((uint64_t)place * 32767 / n);
+        break;
+    case ONE_TILE:
+        value = t >= n - n / 5 && t < n - n / 5 + 600 ? 20000 + t % 600 : 100;
+        break;
+    case COMB:
+        value = t % 4096 < 4 ? 30000 + t / 4096 % 2000 : next_random(state) % 30000;
+        break;
+    case EDGE:
+        value = t % 64 == 63 ? 30000 + next_random(state) % 2000 : 29999 - (t % 64 > 40);
         break;
     case CROWD:
         value = t == n / 2 ? 32767 : 16384 + next_random(state) % 2;
@@ -96,19 +109,26 @@ typedef struct one_case {
     uint32_t n_keys, top_k;
     score_pattern pattern;
     int wants_scores;
+    uint32_t n_queries; /* the last positions, each with the same heads */
 } one_case;
 
 static void run_case(const one_case *c, const uint16_t *q, const float *weights, uint16_t *keys, float *scores)
 {
-    static int32_t expected[MAX_TOP_K], given[MAX_TOP_K];
+    static int32_t expected[MAX_TOP_K], given[MAX_QUERIES * MAX_TOP_K];
+    static uint16_t heads[MAX_QUERIES][N_HEADS * DIM];
+    static float head_weights[MAX_QUERIES][N_HEADS];
+    const uint32_t n_queries = c->n_queries;
     uint64_t state = c->n_keys * 31 + c->pattern, bytes;
+    for (uint32_t i = 0; i < n_queries; i++) {
+        memcpy(heads[i], q, sizeof heads[i]);
+        memcpy(head_weights[i], weights, sizeof head_weights[i]);
+    }
     for (uint32_t t = 0; t < c->n_keys; t++)
         draw_key(c->pattern, t, c->n_keys, &state, &keys[(size_t)t * DIM]);
     for (uint32_t t = 0; t < c->n_keys; t++) {
         const float sum = ref_f32_from_bf16(keys[(size_t)t * DIM]) + ref_f32_from_bf16(keys[(size_t)t * DIM + 1]);
         scores[t] = isfinite(sum) ? (weights[0] < 0 ? -sum : sum) : -INFINITY;
     }
-    ref_top_k(scores, c->n_keys, c->top_k, 0, expected);
 
     dsr_indexer_row row = {0};
     dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
@@ -117,15 +137,16 @@ static void run_case(const one_case *c, const uint16_t *q, const float *weights,
     row.keys = dsr_view_whole(buffers[0] = filled(keys, 2ull * DIM * c->n_keys), DSR_DTYPE_BF16);
     row.kv_len = c->n_keys;
     row.ratio = 1;
-    row.start_pos = c->n_keys - 1;
+    row.start_pos = c->n_keys - n_queries;
+    row.n_queries = n_queries;
     desc.n_rows = 1;
     desc.rows = &row;
     desc.n_heads = N_HEADS;
     desc.top_k = c->top_k;
-    desc.q = dsr_view_whole(buffers[1] = filled(q, 2 * N_HEADS * DIM), DSR_DTYPE_BF16);
-    desc.weights = dsr_view_whole(buffers[2] = filled(weights, 4 * N_HEADS), DSR_DTYPE_F32);
-    desc.output = dsr_view_whole(buffers[3] = filled(NULL, 4 * MAX_TOP_K), DSR_DTYPE_I32);
-    buffers[4] = filled(NULL, 4ull * c->n_keys);
+    desc.q = dsr_view_whole(buffers[1] = filled(heads, 2ull * n_queries * N_HEADS * DIM), DSR_DTYPE_BF16);
+    desc.weights = dsr_view_whole(buffers[2] = filled(head_weights, 4ull * n_queries * N_HEADS), DSR_DTYPE_F32);
+    desc.output = dsr_view_whole(buffers[3] = filled(NULL, sizeof given), DSR_DTYPE_I32);
+    buffers[4] = filled(NULL, 4ull * n_queries * c->n_keys);
     if (c->wants_scores)
         desc.scores = dsr_view_whole(buffers[4], DSR_DTYPE_F32);
     check(dsr_indexer_workspace(context, &desc, &bytes), "workspace");
@@ -136,16 +157,20 @@ static void run_case(const one_case *c, const uint16_t *q, const float *weights,
         check(round ? dsr_encoder_replay(encoder) : dsr_encoder_submit(encoder), "submit");
         check(dsr_encoder_wait(encoder), "wait");
     }
-    check(dsr_buffer_read(buffers[3], 0, given, 4 * c->top_k), "read");
-    uint32_t i = 0;
-    while (i < c->top_k && given[i] == expected[i])
-        i++;
-    n_passed += i == c->top_k;
-    n_failed += i < c->top_k;
+    check(dsr_buffer_read(buffers[3], 0, given, 4ull * n_queries * c->top_k), "read");
+    for (uint32_t query = 0; query < n_queries; query++) {
+        const int32_t *list = given + (size_t)query * c->top_k;
+        uint32_t i = 0;
+        ref_top_k(scores, c->n_keys - n_queries + 1 + query, c->top_k, 0, expected);
+        while (i < c->top_k && list[i] == expected[i])
+            i++;
+        n_passed += i == c->top_k;
+        n_failed += i < c->top_k;
+        if (i < c->top_k)
+            printf("FAIL %u keys, query %u, top %u, %s: place %u has %d, expected %d\n", c->n_keys, query, c->top_k,
+                   pattern_names[c->pattern], i, list[i], expected[i]);
+    }
     fflush(stdout);
-    if (i < c->top_k)
-        printf("FAIL %u keys, top %u, %s: place %u has %d, expected %d\n", c->n_keys, c->top_k,
-               pattern_names[c->pattern], i, given[i], expected[i]);
     dsr_encoder_destroy(encoder);
     for (int b = 0; b < 6; b++)
         dsr_buffer_destroy(buffers[b]);
@@ -272,6 +297,12 @@ static void run_all_packed(void)
         run_packed(&cases[i]);
 }
 
+static void set_weights(score_pattern pattern, float weights[N_HEADS])
+{
+    for (uint32_t h = 0; h < N_HEADS; h++)
+        weights[h] = pattern == NEGATIVE ? -1.0f / N_HEADS : 1.0f / N_HEADS;
+}
+
 int main(int argc, char **argv)
 {
     static const uint32_t sizes[] = {1, 15, 129, 511, 2048, 16384, 16385, 40000, 65537, 262144, 300001};
@@ -293,12 +324,17 @@ int main(int argc, char **argv)
             return 77;
         }
         run_all_packed();
+        for (int pattern = 0; pattern < N_PATTERNS; pattern += 3) {
+            const one_case prefill = {700, 512, (score_pattern)pattern, pattern % 2, MAX_QUERIES};
+            set_weights((score_pattern)pattern, weights);
+            if (prefill.n_keys <= most)
+                run_case(&prefill, q, weights, keys, scores);
+        }
         for (uint32_t s = 0; s < sizeof sizes / sizeof sizes[0] && sizes[s] <= most; s++)
             for (uint32_t w = 0; w < 3; w++)
                 for (int pattern = 0; pattern < N_PATTERNS; pattern++) {
-                    const one_case c = {sizes[s], widths[w], (score_pattern)pattern, (pattern + (int)w) % 2};
-                    for (uint32_t h = 0; h < N_HEADS; h++)
-                        weights[h] = pattern == NEGATIVE ? -1.0f / N_HEADS : 1.0f / N_HEADS;
+                    const one_case c = {sizes[s], widths[w], (score_pattern)pattern, (pattern + (int)w) % 2, 1};
+                    set_weights(c.pattern, weights);
                     run_case(&c, q, weights, keys, scores);
                 }
         dsr_context_destroy(context);
