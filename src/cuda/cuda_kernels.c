@@ -107,7 +107,7 @@ static dsri_cuda_grid row_scores_grid(const void *plan)
 
 static dsri_cuda_grid fp4_scores_grid(const void *plan)
 {
-    return (dsri_cuda_grid){at_most(index_tiles(plan, 192), TENSOR_SCORE_BLOCKS), 1, 1};
+    return (dsri_cuda_grid){at_most(index_tiles(plan, 128), TENSOR_SCORE_BLOCKS), 1, 1};
 }
 
 static uint32_t n_packed_rows(const dsri_indexer_plan *p)
@@ -151,7 +151,7 @@ static int has_keys_in_pieces(const void *plan)
 
 /* score_shared of kernels/indexer_scores.cu. */
 enum {
-    SCORES_FIXED_BYTES = 3 * 128 * 64 + 64 * 8 + 256 + 128 * 4,
+    SCORES_FIXED_BYTES = 2 * 32 * 128 * 4 + 128 + 128 * 4,
     SCORES_SHARED_BYTES = SCORES_FIXED_BYTES + 128 * 128 * 4
 };
 
@@ -168,13 +168,13 @@ static dsri_cuda_grid select_grid(const void *plan)
 }
 
 /* select_shared of kernels/indexer_select.cuh; row_shared of kernels/indexer_scores_row.cu and the rings of
- * kernels/indexer_scores_stream.cu: 8 rings of 6 stages; fp4_shared of kernels/indexer_fp4.cu: 12 rings of 7 stages,
+ * kernels/indexer_scores_stream.cu: 8 rings of 6 stages; fp4_shared of kernels/indexer_fp4.cu: 12 rings of 5 stages,
  * and queries of up to 2 groups of 64 heads. */
 enum {
     SELECT_SHARED_BYTES = 16384 * 4 + 4096 * 8 + 2308 * 4 + 2048 * 4 + 256,
     ROW_SCORES_SHARED_BYTES = 8 * 6 * 4096 + 64 * 8 + 256,
     STREAM_SCORES_SHARED_BYTES = 8 * (6 * 4096 + 128),
-    FP4_SCORES_SHARED_BYTES = 12 * 7 * (1024 + 64) + 2 * (8192 + 512 + 256) + 64 * 8 + 256
+    FP4_SCORES_SHARED_BYTES = 12 * 5 * (2048 + 128) + 2 * (8192 + 512 + 512) + 64 + 128
 };
 
 #define ROW_SCORES_LAUNCH                                                                                              \
@@ -191,7 +191,7 @@ enum {
 
 #define FP4_SCORES_LAUNCH                                                                                              \
     {                                                                                                                  \
-        .entry = "dsr_indexer_scores_fp4__cuda", .block_x = 384, .shared_bytes = FP4_SCORES_SHARED_BYTES,              \
+        .entry = "dsr_indexer_scores_fp4__cuda", .block_x = 384, .waits = 1, .shared_bytes = FP4_SCORES_SHARED_BYTES,  \
         .grid = fp4_scores_grid,                                                                                       \
     }
 
@@ -377,6 +377,7 @@ static const dsri_cuda_kernel kernels[] = {
      .n_launches = 2,
      .launches = {{.entry = "dsr_indexer_scores_bf16__cuda",
                    .block_x = 128,
+                   .waits = 1,
                    .shared_bytes = SCORES_SHARED_BYTES,
                    .shared_of = scores_shared,
                    .grid = scores_grid},

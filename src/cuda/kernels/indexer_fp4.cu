@@ -1,5 +1,4 @@
-/* Device-exact index scores of packed FP4 keys on tensor cores, and the top-k of each query by the block that finishes
- * its last tile.
+/* Device-exact index scores of packed FP4 keys on tensor cores.
  *
  * A key's values doubled are integers up to 12; shifted by how far its block's scale lies above the least of its four,
  * 48 at most. A query head whose values are integers up to 127 times a power of two becomes bytes. Then a dot product
@@ -8,63 +7,107 @@
  * queries that are not such take the chain itself, with the same bits either way.
  *
  * Bytes of keys carry 48 more, so that a nibble becomes one by a table of 8 bytes for each sign; the accumulators start
- * that much lower, and at the bits of 2^23, so that they end as the float 2^23 + dot where the dot is not negative. */
-#include "cuda/kernels/indexer_common.cuh"
+ * that much lower, and end as the dot product. Its bits are those of a subnormal float, 2^-149 times as large, or of a
+ * NaN where it is negative: one product that saturates is relu and weight at once. Weights are taken without their
+ * signs, which come back as factors in the sum over the heads. */
+#include "cuda/kernels/indexer_runs.cuh"
 
-enum { FP4_WARPS = 12, FP4_THREADS = 32 * FP4_WARPS, FP4_STAGES = 7, FP4_KEYS = 16, FP4_TILE = FP4_WARPS * FP4_KEYS };
-enum { FP4_MAX_GROUPS = 2, FP4_BIAS = 48 };
+enum { FP4_WARPS = 12, FP4_THREADS = 32 * FP4_WARPS, FP4_STAGES = 5 };
+enum {
+    FP4_KEYS = 8,
+    FP4_BATCHES = 4,
+    FP4_TILE = FP4_KEYS * FP4_BATCHES
+}; /* keys a matrix; matrices of a warp's tile */
+enum { FP4_MAX_GROUPS = 2, FP4_STEPS = 4, FP4_BIAS = 48 };
 
 struct fp4_stage {
-    uint4 values[FP4_KEYS][4]; /* a key's four blocks */
-    uint32_t scales[FP4_KEYS];
+    uint4 values[FP4_TILE][4]; /* a key's four blocks */
+    uint32_t scales[FP4_TILE];
 };
 
-/* A query as fragments: groups of 64 heads (or one of 32), 8 heads a fragment. Column c of fragment i of group p is
- * head c / 2 + 4 * (i + n * (c % 2 + 2 * p)), n fragments a group: a lane's two columns and all fragments are heads 4
+/* Tables for a key's block: entry m of `plus` is 48 + 2 * value m << shift, of `minus` 48 - that. */
+struct alignas(16) fp4_tables {
+    uint32_t plus[2], minus[2];
+};
+
+/* A query as fragments of 16 heads: groups of 64 heads (or one of 32), those of 128 the even and the odd ones. Row r of
+ * fragment i of n is head r % 8 + 8 * (i + n * (r / 8)) of its group: a lane's two rows and all fragments are heads 8
  * apart. */
 struct fp4_query {
-    uint2 bytes[FP4_MAX_GROUPS][8][4][32]; /* [][fragment][word of 8 features of each block][lane] */
-    int4 starts[FP4_MAX_GROUPS][8][4];     /* of a lane's accumulators */
-    float2 weights[FP4_MAX_GROUPS][8][4];  /* times powers of two */
+    uint4 bytes[FP4_MAX_GROUPS][4][FP4_STEPS][32]; /* [][fragment][8 features of each block][lane] */
+    int4 starts[FP4_MAX_GROUPS][4][8];             /* of the accumulators of lanes 4 i to 4 i + 3 */
+    float2 weights[FP4_MAX_GROUPS][4][8];          /* their sizes, times powers of two */
+    float2 signs[FP4_MAX_GROUPS][4][8];            /* 1 or -1 */
 };
 
 struct fp4_shared {
     fp4_stage ring[FP4_WARPS][FP4_STAGES];
     fp4_query query;
-    indexer_line line;
-    indexer_run run;
-    uint32_t n_bad; /* heads that are not bytes, or whose weights are too great or small */
+    fp4_tables tables[4];
+    tile_run run;
+    uint32_t n_bad;      /* heads that are not bytes, or whose weights are too great or small */
+    uint32_t n_positive; /* weights without a sign */
 };
 
-/* Starts the copies of 16 keys; what is not seen, or in a bad page, gives zeros, whose scales are taken for bad ones.
- */
-static __device__ __forceinline__ void stage_fp4_keys(const indexer_query &at, uint32_t first_key, fp4_stage &stage)
+/* Starts the copies of 16 keys that may be in a page, or seen in part; what is not seen, or in a bad page, gives zeros,
+ * whose scales are taken for bad ones. */
+static __device__ __noinline__ void stage_half_fp4(const indexer_query &at, uint32_t first_key, uint4 (*values)[4],
+                                                   uint32_t *scales)
 {
+    enum { HALF = FP4_TILE / 2 };
     const uint32_t lane = threadIdx.x % 32;
-    if (at.keys.page_table == nullptr && first_key + FP4_KEYS <= at.n_seen) {
-        const uint8_t *values = at.keys.pages + (uint64_t)first_key * DSRI_FP4_KEY_BYTES + 16 * lane;
-        const uint8_t *scales = at.keys.pages + at.keys.scales_offset + first_key * 4ull + 16 * lane;
-        copy_async_16(&stage.values[lane / 4][lane % 4], values, 16);
-        copy_async_16(&stage.values[8 + lane / 4][lane % 4], values + 512, 16);
-        if (lane < FP4_KEYS / 4)
-            copy_async_16(&stage.scales[4 * lane], scales, 16);
-        return;
-    }
     const dsri_cache keys = at.keys;
-    const uint32_t n = first_key < at.n_seen ? min(at.n_seen - first_key, (uint32_t)FP4_KEYS) : 0;
+    const uint32_t n = first_key < at.n_seen ? min(at.n_seen - first_key, (uint32_t)HALF) : 0;
     dsri_cache_entry first = {nullptr, nullptr};
     if (n)
         first = dsri_cache_at(&keys, first_key); /* 16 keys are in one page */
     const uint32_t n_there = first.values ? n : 0;
-#pragma unroll 1
-    for (uint32_t i = lane; i < FP4_KEYS * 4; i += 32) {
-        const bool is_there = i / 4 < n_there;
-        copy_async_16(&stage.values[i / 4][i % 4], is_there ? first.values + 16 * i : keys.pages, is_there ? 16 : 0);
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t key = 8 * i + lane / 4;
+        const bool is_there = key < n_there;
+        copy_async_16(&values[key][lane % 4], is_there ? first.values + 512 * i + 16 * lane : keys.pages,
+                      is_there ? 16 : 0);
     }
-    if (lane < FP4_KEYS / 4) {
+    if (lane < HALF / 4) {
         const uint32_t n_bytes = 4 * lane < n_there ? min(4 * (n_there - 4 * lane), 16u) : 0;
-        copy_async_16(&stage.scales[4 * lane], n_bytes ? first.scales + 16 * lane : keys.pages, n_bytes);
+        copy_async_16(&scales[4 * lane], n_bytes ? first.scales + 16 * lane : keys.pages, n_bytes);
     }
+}
+
+/* Where this lane's parts of keys that lie in one piece are, and how many of them are seen; none if they are in pages.
+ */
+struct fp4_source {
+    const uint8_t *values, *scales;
+    uint32_t n_keys;
+};
+
+static __device__ __forceinline__ fp4_source source_of_fp4(const indexer_query &at)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    fp4_source from;
+    from.values = at.keys.pages + 16 * lane;
+    from.scales = at.keys.pages + at.keys.scales_offset + 16 * lane;
+    from.n_keys = at.keys.page_table == nullptr ? at.n_seen : 0;
+    return from;
+}
+
+/* Starts the copies of a tile. */
+static __device__ __forceinline__ void stage_fp4_keys(const indexer_query &at, const fp4_source &from,
+                                                      uint32_t first_key, fp4_stage &stage)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    if (first_key + FP4_TILE <= from.n_keys) {
+        const uint8_t *values = from.values + (uint64_t)first_key * DSRI_FP4_KEY_BYTES;
+#pragma unroll
+        for (uint32_t i = 0; i < FP4_BATCHES; i++)
+            copy_async_16(&stage.values[FP4_KEYS * i + lane / 4][lane % 4], values + 512 * i, 16);
+        if (lane < FP4_TILE / 4)
+            copy_async_16(&stage.scales[4 * lane], from.scales + first_key * 4ull, 16);
+        return;
+    }
+    stage_half_fp4(at, first_key, stage.values, stage.scales);
+    stage_half_fp4(at, first_key + FP4_TILE / 2, stage.values + FP4_TILE / 2, stage.scales + FP4_TILE / 2);
 }
 
 /* 2^n for a normal result. */
@@ -77,10 +120,9 @@ static __device__ __forceinline__ float power_of_two(int n)
 enum { FP4_ZERO = 1000, FP4_NOT_BYTES = -1000 };
 static __device__ __forceinline__ int low_exponent(uint32_t bf16)
 {
-    const int exponent = (int)(bf16 >> 7 & 255u);
-    if ((bf16 & 0x7fffu) == 0)
-        return FP4_ZERO;
-    return exponent == 0 || exponent == 255 ? FP4_NOT_BYTES : exponent - 134 + __ffs((int)(bf16 | 128u)) - 1;
+    const int exponent = (int)(bf16 >> 7 & 255u), low = exponent - 134 + __ffs((int)(bf16 | 128u)) - 1;
+    const int of_normal = exponent == 0 || exponent == 255 ? FP4_NOT_BYTES : low;
+    return (bf16 & 0x7fffu) == 0 ? FP4_ZERO : of_normal;
 }
 
 /* One head as bytes times 2^exponent, by one warp; 4 features a lane. Gives whether it can be. */
@@ -120,7 +162,7 @@ static __device__ __forceinline__ uint2 load_4(const uint16_t *p)
 /* Heads that a warp loads at a time: those of 64 by 12 warps. */
 enum { FP4_OWN_HEADS = 6 };
 
-/* This warp's heads from number `first` on, each 12 apart, 4 features a lane. */
+/* This warp's heads from number `first` on, each 12 apart, 4 features a lane; the last head again past it. */
 struct fp4_heads {
     uint2 features[FP4_OWN_HEADS];
     float weights[FP4_OWN_HEADS];
@@ -139,86 +181,91 @@ static __device__ __forceinline__ fp4_heads load_fp4_heads(const indexer_query &
     return heads;
 }
 
-/* Lays out one head for n_fragments a group; gives whether it can be. A warp calls it. */
+/* Exponents of the sizes of weights, which are multiplied by the bits of integers as floats and by 2^FP4_WEIGHT_UNIT.
+ */
+enum { FP4_WEIGHT_UNIT = 89 };
+
+/* Lays out one head for groups of n_fragments; gives whether it can be. A warp calls it. */
 static __device__ __forceinline__ bool stage_fp4_head(uint32_t h, uint2 features, float weight, uint32_t n_fragments,
-                                                      fp4_query &query)
+                                                      uint32_t n_groups, fp4_query &query)
 {
-    const uint32_t lane = threadIdx.x % 32, x = h / 4, group = x / (2 * n_fragments), fragment = x % n_fragments;
-    const uint32_t column = h % 4 * 2 + x / n_fragments % 2, block = lane / 8;
+    const uint32_t lane = threadIdx.x % 32, group = h % n_groups, in_group = h / n_groups, row = in_group % 8;
+    const uint32_t fragment = in_group / 8 % n_fragments, upper = in_group / 8 / n_fragments;
     int exponent, sum;
     uint32_t bytes;
     const bool are_bytes = head_to_bytes(features, exponent, bytes, sum);
-    reinterpret_cast<uint32_t *>(&query.bytes[group][fragment][lane % 8 / 2][column * 4 + block])[lane % 2] = bytes;
-    /* The dot is 2^(exponent - 1) times the integer, which comes times 2^-22. */
-    const float scaled = __fmul_rn(weight, power_of_two(are_bytes ? exponent + 21 : 0)), size = fabsf(scaled);
+    uint4 &place = query.bytes[group][fragment][lane % 8 / 2][4 * row + lane / 8];
+    reinterpret_cast<uint32_t *>(&place)[upper + lane % 2 * 2] = bytes;
+    const float size = __fmul_rn(fabsf(weight), power_of_two(are_bytes ? exponent : 0));
     if (lane == 0) {
-        reinterpret_cast<float *>(&query.weights[group][fragment][column / 2])[column % 2] = scaled;
-        int *start = reinterpret_cast<int *>(&query.starts[group][fragment][column / 2]) + column % 2;
-        start[0] = start[2] = 0x4b000000 - FP4_BIAS * sum;
+        reinterpret_cast<float *>(&query.weights[group][fragment][row])[upper] =
+            __fmul_rn(size, power_of_two(FP4_WEIGHT_UNIT));
+        reinterpret_cast<float *>(&query.signs[group][fragment][row])[upper] =
+            __float_as_int(weight) < 0 ? -1.0f : 1.0f;
+        int *start = reinterpret_cast<int *>(&query.starts[group][fragment][row]) + 2 * upper;
+        start[0] = start[1] = -FP4_BIAS * sum;
     }
-    return are_bytes && (scaled == 0.0f ? weight == 0.0f : size >= 0x1p-50f && size <= 0x1p60f);
+    return are_bytes && (size == 0.0f ? weight == 0.0f : size >= 0x1p-66f && size < 0x1p38f);
 }
 
 /* Lays out this warp's heads, of which the first have been loaded. */
-static __device__ __forceinline__ void stage_fp4_heads(const indexer_query &at, uint32_t n_heads, uint32_t n_fragments,
-                                                       fp4_heads heads, fp4_shared &shared)
+template <int FRAGMENTS, int GROUPS>
+static __device__ __forceinline__ void stage_fp4_heads(const indexer_query &at, fp4_heads heads, fp4_shared &shared)
 {
-    uint32_t n_bad = 0;
+    constexpr uint32_t n_heads = 16 * FRAGMENTS * GROUPS;
+    uint32_t n_bad = 0, n_positive = 0;
 #pragma unroll 1
     for (uint32_t first = threadIdx.x / 32; first < n_heads; first += FP4_OWN_HEADS * FP4_WARPS) {
         if (first >= FP4_OWN_HEADS * FP4_WARPS)
             heads = load_fp4_heads(at, n_heads, first);
 #pragma unroll
-        for (uint32_t i = 0; i < FP4_OWN_HEADS; i++)
-            if (first + i * FP4_WARPS < n_heads)
-                n_bad += !stage_fp4_head(first + i * FP4_WARPS, heads.features[i], heads.weights[i], n_fragments,
-                                         shared.query);
+        for (uint32_t i = 0; i < FP4_OWN_HEADS; i++) {
+            const uint32_t h = min(first + i * FP4_WARPS, n_heads - 1);
+            n_bad += !stage_fp4_head(h, heads.features[i], heads.weights[i], FRAGMENTS, GROUPS, shared.query);
+            n_positive += __float_as_int(heads.weights[i]) >= 0;
+        }
     }
-    if (n_bad && threadIdx.x % 32 == 0)
-        atomicAdd(&shared.n_bad, n_bad);
+    if (threadIdx.x % 32 == 0) {
+        if (n_bad)
+            atomicAdd(&shared.n_bad, n_bad);
+        if (n_positive)
+            atomicAdd(&shared.n_positive, n_positive);
+    }
 }
-
-/* Tables for a key's block: entry m of `plus` is 48 + 2 * value m << shift, of `minus` 48 - that. */
-struct fp4_tables {
-    uint32_t plus[2], minus[2];
-};
 
 static __device__ __forceinline__ fp4_tables tables_for(uint32_t shift)
 {
-    const uint32_t factor = 1u << shift;
+    const uint32_t factor = 1u << shift, bias = FP4_BIAS * 0x01010101u;
     fp4_tables tables;
-    tables.plus[0] = 0x03020100u * factor + 0x30303030u;
-    tables.plus[1] = 0x0c080604u * factor + 0x30303030u;
-    tables.minus[0] = 0x60606060u - tables.plus[0];
-    tables.minus[1] = 0x60606060u - tables.plus[1];
+    tables.plus[0] = 0x03020100u * factor + bias;
+    tables.plus[1] = 0x0c080604u * factor + bias;
+    tables.minus[0] = 2 * bias - tables.plus[0];
+    tables.minus[1] = 2 * bias - tables.plus[1];
     return tables;
 }
 
 /* Bytes of the four values in the low half of a word. A table gives zero for a nibble of the other sign. */
-static __device__ __forceinline__ uint32_t widen_4(const fp4_tables &tables, uint32_t nibbles)
+static __device__ __forceinline__ uint32_t widen_4(const fp4_tables &tables, uint32_t nibbles, uint32_t negated)
 {
     return select_bytes(tables.plus[0], tables.plus[1], nibbles) |
-           select_bytes(tables.minus[0], tables.minus[1], nibbles ^ 0x8888u);
+           select_bytes(tables.minus[0], tables.minus[1], negated);
 }
 
-/* The integer products of 16 keys with a group of heads. */
+/* The integer products of a group of heads with 8 keys, of which a lane has one block of one. */
 template <int FRAGMENTS, typename Bytes>
-static __device__ __forceinline__ void multiply_fp4(const fp4_stage &stage, const int4 starts[8][4], Bytes bytes,
-                                                    const fp4_tables &low_tables, const fp4_tables &high_tables,
-                                                    int dots[FRAGMENTS][4])
+static __device__ __forceinline__ void multiply_fp4(uint4 block, const int4 starts[4][8], Bytes bytes,
+                                                    const fp4_tables &tables, int dots[FRAGMENTS][4])
 {
-    const uint32_t lane = threadIdx.x % 32;
-    const uint4 low = stage.values[lane / 4][lane % 4], high = stage.values[lane / 4 + 8][lane % 4];
-    const uint32_t low_words[4] = {low.x, low.y, low.z, low.w}, high_words[4] = {high.x, high.y, high.z, high.w};
+    const uint32_t words[4] = {block.x, block.y, block.z, block.w}, row = threadIdx.x % 32 / 4;
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const uint32_t a[4] = {widen_4(low_tables, low_words[j]), widen_4(high_tables, high_words[j]),
-                               widen_4(low_tables, low_words[j] >> 16), widen_4(high_tables, high_words[j] >> 16)};
+    for (int j = 0; j < FP4_STEPS; j++) {
+        const uint32_t negated = words[j] ^ 0x88888888u;
+        const uint32_t low = widen_4(tables, words[j], negated);
+        const uint32_t high = widen_4(tables, words[j] >> 16, negated >> 16);
 #pragma unroll
         for (int i = 0; i < FRAGMENTS; i++) {
-            const int4 start = j ? make_int4(dots[i][0], dots[i][1], dots[i][2], dots[i][3]) : starts[i][lane % 4];
-            const uint2 b = bytes(i, j);
-            multiply_add_bytes(dots[i], a, b.x, b.y, start);
+            const int4 start = j ? make_int4(dots[i][0], dots[i][1], dots[i][2], dots[i][3]) : starts[i][row];
+            multiply_add_bytes(dots[i], bytes(i, j), low, high, start);
         }
     }
 }
@@ -226,29 +273,86 @@ static __device__ __forceinline__ void multiply_fp4(const fp4_stage &stage, cons
 /* relu(dot) * weight, in units of the key's own power of two. */
 static __device__ __forceinline__ float weigh_fp4(int dot, float weight)
 {
-    return __fmul_rn(__saturatef(__fmaf_rn(__int_as_float(dot), 0x1p-22f, -2.0f)), weight);
+    return __saturatef(__fmul_rn(__int_as_float(dot), weight));
 }
 
-/* Sums by halving over a lane's heads of one key. c: [fragment]. */
-template <int FRAGMENTS> static __device__ __forceinline__ float sum_fragments(float c[FRAGMENTS])
+/* A group's weights as a lane needs them: sizes of its rows, and signs of each sum's right part, those of the left one
+ * being 1. */
+template <int FRAGMENTS> struct fp4_weights {
+    float sizes[FRAGMENTS][2];
+    float row_signs[FRAGMENTS]; /* of the upper rows */
+    float signs[FRAGMENTS];     /* of fragments: entries [s, 2 s) are right parts where s are left */
+    float sign;                 /* of all */
+};
+
+template <int FRAGMENTS>
+static __device__ __forceinline__ fp4_weights<FRAGMENTS> weights_of_lane(const fp4_query &query, int group)
 {
+    const uint32_t row = threadIdx.x % 32 / 4;
+    fp4_weights<FRAGMENTS> w;
+    float first[FRAGMENTS];
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS; i++) {
+        const float2 size = query.weights[group][i][row], sign = query.signs[group][i][row];
+        w.sizes[i][0] = size.x;
+        w.sizes[i][1] = size.y;
+        w.row_signs[i] = __fmul_rn(sign.x, sign.y);
+        first[i] = sign.x;
+    }
+    w.sign = first[0];
 #pragma unroll
     for (int s = FRAGMENTS / 2; s > 0; s /= 2)
 #pragma unroll
         for (int i = 0; i < s; i++)
-            c[i] = __fadd_rn(c[i], c[i + s]);
-    return c[0];
+            w.signs[s + i] = __fmul_rn(first[i], first[s + i]);
+    return w;
 }
 
-/* Adds a group's products to those of the group before, whose heads are half of all apart. */
+/* Sums by halving of a lane's heads for its two keys of 8, but for the sign of all. */
 template <int FRAGMENTS>
-static __device__ __forceinline__ void join_groups(const float c[4][FRAGMENTS], int group, float joined[4][FRAGMENTS])
+static __device__ __forceinline__ void sum_fp4_heads(const int dots[FRAGMENTS][4],
+                                                     const fp4_weights<FRAGMENTS> &weights, float sums[2])
 {
 #pragma unroll
-    for (int i = 0; i < FRAGMENTS; i++)
+    for (int key = 0; key < 2; key++) {
+        float t[FRAGMENTS];
 #pragma unroll
-        for (int column = 0; column < 4; column++)
-            joined[column][i] = group ? __fadd_rn(joined[column][i], c[column][i]) : c[column][i];
+        for (int i = 0; i < FRAGMENTS; i++)
+            t[i] = __fmaf_rn(weigh_fp4(dots[i][2 + key], weights.sizes[i][1]), weights.row_signs[i],
+                             weigh_fp4(dots[i][key], weights.sizes[i][0]));
+#pragma unroll
+        for (int s = FRAGMENTS / 2; s > 0; s /= 2)
+#pragma unroll
+            for (int i = 0; i < s; i++)
+                t[i] = __fmaf_rn(t[s + i], weights.signs[s + i], t[i]);
+        sums[key] = t[0];
+    }
+}
+
+/* The key of a tile that a lane has at last. */
+static __device__ __forceinline__ uint32_t own_key_fp4()
+{
+    const uint32_t lane = threadIdx.x % 32;
+    return lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2;
+}
+
+/* Sums over the lanes of other heads: a lane has keys 2 * (lane % 4) and the next of each 8, and keeps the one that is
+ * its own. */
+static __device__ __forceinline__ float sum_over_rows(const float sums[8], float sign)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const bool keeps_16 = lane & 16, keeps_8 = lane & 8, keeps_1 = lane & 4;
+    float four[4], two[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float sent = __fmul_rn(keeps_16 ? sums[i] : sums[4 + i], sign);
+        four[i] = __fmaf_rn(keeps_16 ? sums[4 + i] : sums[i], sign, __shfl_xor_sync(0xffffffffu, sent, 16));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        two[i] = __fadd_rn(keeps_8 ? four[2 + i] : four[i],
+                           __shfl_xor_sync(0xffffffffu, keeps_8 ? four[i] : four[2 + i], 8));
+    return __fadd_rn(keeps_1 ? two[1] : two[0], __shfl_xor_sync(0xffffffffu, keeps_1 ? two[0] : two[1], 4));
 }
 
 /* Scores of 16 keys by the chain: a lane takes every second head of a key, 8 at a time. Gives the score to lanes 0
@@ -299,17 +403,27 @@ static __device__ __noinline__ float chain_fp4(const indexer_query &at, uint32_t
     return __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 16));
 }
 
-/* Stores the scores of 16 keys; lane i < 16 has key i's. */
+/* The chain's scores of a tile: each lane gets that of its own key. */
+static __device__ __noinline__ float chain_tile_fp4(const indexer_query &at, uint32_t n_heads, uint32_t first_key)
+{
+    const uint32_t own = own_key_fp4();
+    const float low = chain_fp4(at, n_heads, first_key), high = chain_fp4(at, n_heads, first_key + FP4_TILE / 2);
+    const float own_low = __shfl_sync(0xffffffffu, low, own % 16), own_high = __shfl_sync(0xffffffffu, high, own % 16);
+    return own < 16 ? own_low : own_high;
+}
+
+/* Stores the scores of a tile: each lane has that of its own key. */
 static __device__ __forceinline__ void store_fp4(const indexer_query &at, uint32_t first_key, float score)
 {
-    const uint32_t lane = threadIdx.x % 32, key = first_key + lane;
-    float stored = __uint_as_float(0xff800000u);
-    if (lane < FP4_KEYS)
-        stored = store_score(at, key, true, score);
+    const uint32_t lane = threadIdx.x % 32;
+    const float stored = store_score(at, first_key + own_key_fp4(), true, score);
     if (at.maxima) {
-        const uint32_t greatest = __reduce_max_sync(0xffffffffu, ordered_score(stored));
-        if (lane == 0 && first_key < at.n_seen)
-            at.maxima[first_key / DSRI_SCORE_BLOCK] = score_of_ordered(greatest);
+        const uint32_t value = ordered_score(stored);
+        const uint32_t low = __reduce_max_sync(0xffffffffu, lane < 16 ? value : 0);
+        const uint32_t high = __reduce_max_sync(0xffffffffu, lane < 16 ? 0 : value);
+        const uint32_t first = first_key + (lane & 16);
+        if (lane % 16 == 0 && first < at.n_seen)
+            at.maxima[first / DSRI_SCORE_BLOCK] = score_of_ordered(lane < 16 ? low : high);
     }
 }
 
@@ -329,85 +443,76 @@ static __device__ __forceinline__ fp4_scales find_scales(uint32_t scales)
     return found;
 }
 
-/* Scores of a run of tiles. GROUPS of 8 * FRAGMENTS heads. */
+/* Scores of a run of tiles. GROUPS of 16 * FRAGMENTS heads. */
 template <int FRAGMENTS, int GROUPS>
-static __device__ __forceinline__ void score_fp4_run(const indexer_run &run, uint32_t n_heads, fp4_shared &shared)
+static __device__ __forceinline__ void score_fp4_run(const tile_run &run, uint32_t n_heads, fp4_shared &shared)
 {
-    const indexer_query &at = run.at;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const indexer_query at = run.at;
+    const fp4_source from = source_of_fp4(at);
     fp4_stage *ring = shared.ring[warp];
-    const uint32_t first_key = run.first * FP4_TILE + warp * FP4_KEYS;
+    const uint32_t first_key = run.first * INDEX_TILE, n_scores = max(run.at.n_scores, first_key + 1) - first_key;
+    const uint32_t n_tiles = min(run.n * (INDEX_TILE / FP4_TILE), (n_scores - 1) / FP4_TILE + 1);
     const fp4_heads heads = load_fp4_heads(at, n_heads, warp);
-    for (uint32_t j = 0; j < FP4_STAGES - 1; j++) {
-        if (j < run.n)
-            stage_fp4_keys(at, first_key + j * FP4_TILE, ring[j]);
+    for (uint32_t i = 0; i < FP4_STAGES - 1; i++) {
+        const uint32_t tile = warp + i * FP4_WARPS;
+        if (tile < n_tiles)
+            stage_fp4_keys(run.at, from, first_key + tile * FP4_TILE, ring[i]);
         copy_async_commit();
     }
-    stage_fp4_heads(at, n_heads, FRAGMENTS, heads, shared);
+    stage_fp4_heads<FRAGMENTS, GROUPS>(at, heads, shared);
     __syncthreads();
-    uint2 bytes[FRAGMENTS][4];
-    float2 weights[FRAGMENTS];
-    if (GROUPS == 1)
+    uint4 own_bytes[FRAGMENTS][FP4_STEPS];
+    fp4_weights<FRAGMENTS> weights;
+    if (GROUPS == 1) {
 #pragma unroll
-        for (int i = 0; i < FRAGMENTS; i++) {
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                bytes[i][j] = shared.query.bytes[0][i][j][lane];
-            weights[i] = shared.query.weights[0][i][t];
-        }
+        for (int i = 0; i < FRAGMENTS * FP4_STEPS; i++)
+            own_bytes[i / FP4_STEPS][i % FP4_STEPS] = shared.query.bytes[0][i / FP4_STEPS][i % FP4_STEPS][lane];
+        weights = weights_of_lane<FRAGMENTS>(shared.query, 0);
+    }
     const bool is_bytes = shared.n_bad == 0;
+    const float zero = shared.n_positive ? 0.0f : -0.0f; /* what a sum of zeros is */
+    const uint32_t own_key = own_key_fp4();
     uint32_t slot = 0, free_slot = FP4_STAGES - 1;
-    for (uint32_t j = 0; j < run.n; j++) {
-        const uint32_t key = first_key + j * FP4_TILE;
+#pragma unroll 1
+    for (uint32_t tile = warp; tile < n_tiles; tile += FP4_WARPS) {
+        const uint32_t key = first_key + tile * FP4_TILE;
         copy_async_wait<FP4_STAGES - 2>();
         __syncwarp();
-        if (j + FP4_STAGES - 1 < run.n)
-            stage_fp4_keys(at, key + (FP4_STAGES - 1) * FP4_TILE, ring[free_slot]);
+        if (tile + (FP4_STAGES - 1) * FP4_WARPS < n_tiles)
+            stage_fp4_keys(run.at, from, key + (FP4_STAGES - 1) * FP4_WARPS * FP4_TILE, ring[free_slot]);
         copy_async_commit();
         const fp4_stage &stage = ring[slot];
         free_slot = slot;
         slot = slot + 1 < FP4_STAGES ? slot + 1 : 0;
-        const fp4_scales scales = find_scales(stage.scales[lane % 16]);
-        const bool is_bad = !scales.are_good && key + lane % 16 < at.n_seen;
-        if (!is_bytes || __any_sync(0xffffffffu, is_bad)) {
-            store_fp4(at, key, chain_fp4(at, n_heads, key));
+        const fp4_scales scales = find_scales(stage.scales[own_key]);
+        if (!is_bytes || __any_sync(0xffffffffu, !scales.are_good && key + own_key < at.n_seen)) {
+            store_fp4(at, key, chain_tile_fp4(run.at, n_heads, key));
             continue;
         }
-        const uint32_t low_above = __shfl_sync(0xffffffffu, scales.above, lane / 4) >> 8 * t & 3u;
-        const uint32_t high_above = __shfl_sync(0xffffffffu, scales.above, lane / 4 + 8) >> 8 * t & 3u;
-        const fp4_tables low_tables = tables_for(low_above), high_tables = tables_for(high_above);
-        float joined[4][FRAGMENTS], low[FRAGMENTS], high[FRAGMENTS];
-#pragma unroll
+        float score = 0.0f;
+#pragma unroll 1
         for (int group = 0; group < GROUPS; group++) {
-            int dots[FRAGMENTS][4];
-            multiply_fp4<FRAGMENTS>(
-                stage, shared.query.starts[group],
-                [&](int i, int word) {
-                    return GROUPS == 1 ? bytes[i][word] : shared.query.bytes[group][i][word][lane];
-                },
-                low_tables, high_tables, dots);
-            float c[4][FRAGMENTS];
+            if (GROUPS > 1)
+                weights = weights_of_lane<FRAGMENTS>(shared.query, group);
+            float sums[2 * FP4_BATCHES];
 #pragma unroll
-            for (int i = 0; i < FRAGMENTS; i++) {
-                const float2 weight = GROUPS == 1 ? weights[i] : shared.query.weights[group][i][t];
-#pragma unroll
-                for (int column = 0; column < 4; column++)
-                    c[column][i] = weigh_fp4(dots[i][column], column % 2 ? weight.y : weight.x);
+            for (uint32_t i = 0; i < FP4_BATCHES; i++) {
+                /* The lane whose own key is 8 i + lane / 4. */
+                const uint32_t above = __shfl_sync(0xffffffffu, scales.above, 8 * i + lane / 4 % 2 * 4 + lane / 8);
+                const fp4_tables tables = shared.tables[above >> lane % 4 * 8 & 3u];
+                int dots[FRAGMENTS][4];
+                multiply_fp4<FRAGMENTS>(
+                    stage.values[FP4_KEYS * i + lane / 4][lane % 4], shared.query.starts[group],
+                    [&](int f, int j) { return GROUPS == 1 ? own_bytes[f][j] : shared.query.bytes[group][f][j][lane]; },
+                    tables, dots);
+                sum_fp4_heads<FRAGMENTS>(dots, weights, sums + 2 * i);
             }
-            join_groups<FRAGMENTS>(c, group, joined);
+            const float sum = sum_over_rows(sums, weights.sign);
+            score = group ? __fadd_rn(score, sum) : sum;
         }
-#pragma unroll
-        for (int i = 0; i < FRAGMENTS; i++) {
-            low[i] = __fadd_rn(joined[0][i], joined[1][i]);
-            high[i] = __fadd_rn(joined[2][i], joined[3][i]);
-        }
-        const float low_sum = sum_fragments<FRAGMENTS>(low), high_sum = sum_fragments<FRAGMENTS>(high);
-        /* Lanes t = 0 and 1 keep the key lane / 4, the others the one 8 further. */
-        const float sent = t & 2 ? low_sum : high_sum;
-        float sum = __fadd_rn(t & 2 ? high_sum : low_sum, __shfl_xor_sync(0xffffffffu, sent, 2));
-        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
-        sum = __shfl_sync(0xffffffffu, sum, lane % 8 * 4 + lane / 8 % 2 * 2);
-        store_fp4(at, key, __fmul_rn(sum, __uint_as_float(scales.least << 23)));
+        score = __fadd_rn(score, zero);
+        store_fp4(at, key, __fmul_rn(score, __uint_as_float((scales.least + 148 - FP4_WEIGHT_UNIT) << 23)));
     }
     copy_async_wait<0>();
     __syncthreads();
@@ -417,17 +522,24 @@ extern "C" __global__ void __launch_bounds__(FP4_THREADS, 1)
     dsr_indexer_scores_fp4__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *)
 {
     extern __shared__ uint4 shared_memory[];
+    let_next_launch_start();
     fp4_shared &shared = *reinterpret_cast<fp4_shared *>(shared_memory);
-    line_up<FP4_TILE, PACKED_ROWS>(plan, shared.line);
-    for (indexer_piece piece = piece_of_block(shared.line); piece.next < piece.end;) {
+    if (threadIdx.x < 4)
+        shared.tables[threadIdx.x] = tables_for(threadIdx.x);
+    wait_for_prior_launch();
+    for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
         if (threadIdx.x == 0)
-            shared.n_bad = 0;
-        next_run<FP4_TILE>(plan, shared.line, piece, shared.run);
+            shared.n_bad = shared.n_positive = 0;
+        take_run(plan, piece, shared.run);
+        if (shared.run.at.keys.scale_bytes == 0) { /* a row that another kernel takes */
+            __syncthreads();
+            continue;
+        }
         if (plan.n_heads == 32)
-            score_fp4_run<4, 1>(shared.run, 32, shared);
+            score_fp4_run<2, 1>(shared.run, 32, shared);
         else if (plan.n_heads == 64)
-            score_fp4_run<8, 1>(shared.run, 64, shared);
+            score_fp4_run<4, 1>(shared.run, 64, shared);
         else
-            score_fp4_run<8, 2>(shared.run, 128, shared);
+            score_fp4_run<4, 2>(shared.run, 128, shared);
     }
 }

@@ -1,13 +1,13 @@
 /* Device-exact index scores: every dot product is one F32 chain, so this is a matrix product on the F32 pipe with tiles
- * of 8 heads x 8 keys in each thread's registers. Keys stream through a ring in shared memory, 32 features of 128 keys
- * at a time, as BF16; queries lie there as F32.
+ * of 8 heads x 8 keys in each thread's registers. Queries and keys lie in shared memory as F32, features apart, 32
+ * features of 128 keys at a time; the next ones are on their way in registers meanwhile.
  *
- * Heads are dealt to threads so that the sum by halving stays local: of a pass of 64 heads, a thread holds b, b + 32,
- * b + 16, b + 48, b + 8, b + 40, b + 24 and b + 56, and only the last levels cross threads. 128 heads are two passes,
- * joined first; 32 heads are half a pass with half the keys a thread. */
-#include "cuda/kernels/indexer_common.cuh"
+ * Heads are dealt to threads so that the sum by halving stays local: of 64 heads, a thread holds b, b + 32, b + 16,
+ * b + 48, b + 8, b + 40, b + 24 and b + 56, and only the last levels cross threads. 128 heads are two passes, of the
+ * even and of the odd heads, whose sums are joined last; 32 heads are half a pass with half the keys a thread. */
+#include "cuda/kernels/indexer_runs.cuh"
 
-enum { TILE_HEADS = 8, STAGE_FEATURES = 32, N_QUARTERS = DSRI_INDEX_DIM / STAGE_FEATURES, SCORE_STAGES = 3 };
+enum { TILE_HEADS = 8, STAGE_FEATURES = 32, N_QUARTERS = DSRI_INDEX_DIM / STAGE_FEATURES };
 
 enum { SCORE_THREADS = 128, SCORE_BLOCKS_AT_ONCE = 3 };
 
@@ -19,7 +19,7 @@ template <int HEADS> struct score_shape {
     static constexpr int GROUPS = PASS / TILE_HEADS; /* of heads: lanes of a warp along the heads, from lane bit 1 on */
     static constexpr int KEY_LANES = 32 / GROUPS;    /* lane bit 0, then those above the heads' */
     static constexpr int WARP_KEYS = INDEX_TILE / (SCORE_THREADS / 32);
-    static constexpr int KEYS = WARP_KEYS / KEY_LANES; /* of a thread, KEY_LANES apart */
+    static constexpr int KEYS = WARP_KEYS / KEY_LANES; /* of a thread: runs of 4, half of the warp's keys apart */
 
     static __device__ __forceinline__ int head_group()
     {
@@ -31,26 +31,25 @@ template <int HEADS> struct score_shape {
     }
 };
 
-/* Place of head h in a row of the staged queries: a thread's heads are two runs of 4, lanes side by side in each run.
- */
+/* Place of head h of a pass in a row of the staged queries: a thread's heads are two runs of 4, lanes side by side in
+ * each run. */
 template <int PASS> static __device__ __forceinline__ int place_of(int h)
 {
     const int b = h % (PASS / 8), j = (h / (PASS / 2) & 1) + (h / (PASS / 4) & 1) * 2 + (h / (PASS / 8) & 1) * 4;
     return (j / 4) * (PASS / 2) + b * 4 + j % 4;
 }
 
-/* 32 features of 128 keys: 4 words of 16 bytes a key. Word w of key k lies at w ^ (k / 2 & 3): four keys side by side
- * are read without bank conflicts. */
+/* 32 features of 128 keys. Key k of feature f lies at k ^ (8 * (f / 8)): threads that bring 8 features of a key each
+ * write without bank conflicts. */
 struct score_stage {
-    uint4 words[INDEX_TILE][4];
+    float keys[STAGE_FEATURES][INDEX_TILE];
 };
 
 struct score_shared {
-    score_stage ring[SCORE_STAGES];
-    indexer_line line;
-    indexer_run run;
-    float weights[128];    /* by place */
-    alignas(16) float q[]; /* [pass][feature][place] */
+    score_stage stages[2];
+    tile_run run;
+    alignas(16) float weights[128]; /* by pass and place */
+    alignas(16) float q[];          /* [pass][feature][place] */
 };
 
 /* Words of 16 bytes of the queries that a thread loads at a time. */
@@ -72,13 +71,14 @@ template <int HEADS>
 static __device__ __forceinline__ void store_queries(int first, const uint4 loaded[OWN_QUERY_WORDS],
                                                      score_shared &shared)
 {
-    constexpr int PASS = score_shape<HEADS>::PASS;
+    typedef score_shape<HEADS> shape;
+    constexpr int PASS = shape::PASS, PASSES = shape::PASSES;
 #pragma unroll
     for (int i = 0; i < OWN_QUERY_WORDS; i++) {
         const int n = first + i * SCORE_THREADS + threadIdx.x, head = n % HEADS, f = n / HEADS * 8;
         if (n < HEADS * (DSRI_INDEX_DIM / 8))
-            store_column(loaded[i], shared.q + (head / PASS * DSRI_INDEX_DIM + f) * PASS + place_of<PASS>(head % PASS),
-                         PASS);
+            store_column(loaded[i],
+                         shared.q + (head % PASSES * DSRI_INDEX_DIM + f) * PASS + place_of<PASS>(head / PASSES), PASS);
     }
 }
 
@@ -87,7 +87,8 @@ template <int HEADS, bool WORDS>
 static __device__ __forceinline__ void stage_queries(const indexer_query &at, uint4 loaded[OWN_QUERY_WORDS],
                                                      score_shared &shared)
 {
-    constexpr int PASS = score_shape<HEADS>::PASS;
+    typedef score_shape<HEADS> shape;
+    constexpr int PASS = shape::PASS, PASSES = shape::PASSES;
     store_queries<HEADS>(0, loaded, shared);
 #pragma unroll 1
     for (int first = OWN_QUERY_WORDS * SCORE_THREADS; first < HEADS * (DSRI_INDEX_DIM / 8);
@@ -96,27 +97,71 @@ static __device__ __forceinline__ void stage_queries(const indexer_query &at, ui
         store_queries<HEADS>(first, loaded, shared);
     }
     for (int h = threadIdx.x; h < HEADS; h += SCORE_THREADS)
-        shared.weights[h / PASS * PASS + place_of<PASS>(h % PASS)] = at.weights[h];
+        shared.weights[h % PASSES * PASS + place_of<PASS>(h / PASSES)] = at.weights[h];
 }
 
-/* Starts the copies of step `step` of a run: a quarter of the features of a tile. Every pass over the heads takes all
- * four. */
-template <int PASSES, key_source SOURCE>
-static __device__ __forceinline__ void stage_step(const indexer_run &run, uint32_t step, score_stage &stage)
+/* What a thread brings of a step: 8 features, the same of 4 keys. */
+enum { STEP_KEYS = INDEX_TILE * STAGE_FEATURES / 8 / SCORE_THREADS, STEP_KEYS_APART = INDEX_TILE / STEP_KEYS };
+
+/* Features [f, f + 8) of a packed key as BF16. */
+static __device__ __forceinline__ uint4 load_fp4_8(const dsri_cache_entry &key, uint32_t f)
 {
-    constexpr uint32_t ROWS = SCORE_THREADS / 4; /* keys copied side by side */
-    const dsri_cache keys = run.at.keys;
-    const uint32_t n_seen = run.at.n_seen, word = threadIdx.x % 4;
-    const uint32_t feature = step % N_QUARTERS * STAGE_FEATURES + 8 * word;
-    const uint32_t first_key = (run.first + step / (N_QUARTERS * PASSES)) * INDEX_TILE;
+    uint32_t w[4] = {0, 0, 0, 0};
+    if (key.values)
 #pragma unroll
-    for (uint32_t row = threadIdx.x / 4, i = 0; i < INDEX_TILE / ROWS; i++, row += ROWS) {
-        const uint32_t key = first_key + row;
+        for (int i = 0; i < 4; i++)
+            w[i] = __float_as_uint(fp4_value(key, f + 2 * i)) >> 16 |
+                   (__float_as_uint(fp4_value(key, f + 2 * i + 1)) & 0xffff0000u);
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/* Features [f, f + 8) of a key as BF16, zeros for a key of no values. */
+template <key_source SOURCE> static __device__ __forceinline__ uint4 load_key_8(const dsri_cache_entry &key, uint32_t f)
+{
+    if constexpr (SOURCE == FROM_FP4)
+        return load_fp4_8(key, f);
+    else
+        return load_8<SOURCE == BY_WORDS>(reinterpret_cast<const uint16_t *>(key.values), f);
+}
+
+/* Loads them for step `step` of a run: a quarter of the features of a tile. Every pass over the heads takes all four.
+ */
+template <int PASSES, key_source SOURCE>
+static __device__ __forceinline__ void load_step(const indexer_query &at, uint32_t first_tile, uint32_t step,
+                                                 uint4 loaded[STEP_KEYS])
+{
+    const dsri_cache keys = at.keys;
+    const uint32_t feature = step % N_QUARTERS * STAGE_FEATURES + threadIdx.x % 4 * 8;
+    const uint32_t first_key = (first_tile + step / (N_QUARTERS * PASSES)) * INDEX_TILE + threadIdx.x / 4;
+#pragma unroll
+    for (uint32_t i = 0; i < STEP_KEYS; i++) {
+        const uint32_t key = first_key + i * STEP_KEYS_APART;
         dsri_cache_entry from = {keys.pages + key * keys.row_stride, nullptr};
         if (SOURCE == FROM_FP4 || keys.page_table)
-            from = dsri_cache_at(&keys, key < n_seen ? key : 0);
-        from.values = key < n_seen ? from.values : nullptr;
-        stage_8<SOURCE>(&stage.words[row][word ^ (row / 2 & 3)], from, feature, keys.pages);
+            from = dsri_cache_at(&keys, key < at.n_seen ? key : 0);
+        from.values = key < at.n_seen ? from.values : nullptr;
+        loaded[i] = load_key_8<SOURCE>(from, feature);
+    }
+}
+
+static __device__ __forceinline__ void store_step(const uint4 loaded[STEP_KEYS], score_stage &stage)
+{
+    const uint32_t word = threadIdx.x % 4;
+#pragma unroll
+    for (uint32_t i = 0; i < STEP_KEYS; i++)
+        store_column(loaded[i], &stage.keys[8 * word][(threadIdx.x / 4 + i * STEP_KEYS_APART) ^ 8 * word], INDEX_TILE);
+}
+
+/* N values from p on, runs of 4 that are `apart` from one another. */
+template <int N> static __device__ __forceinline__ void load_runs(const float *p, int apart, float to[N])
+{
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        const float4 x = *reinterpret_cast<const float4 *>(p + i * apart);
+        to[4 * i] = x.x;
+        to[4 * i + 1] = x.y;
+        to[4 * i + 2] = x.z;
+        to[4 * i + 3] = x.w;
     }
 }
 
@@ -126,40 +171,33 @@ static __device__ __forceinline__ void multiply_step(const score_stage &stage, c
                                                      float dots[TILE_HEADS][score_shape<HEADS>::KEYS])
 {
     typedef score_shape<HEADS> shape;
-    constexpr int PASS = shape::PASS, KEYS = shape::KEYS, LANES = shape::KEY_LANES;
-    const int row = threadIdx.x / 32 * shape::WARP_KEYS + shape::key_lane();
+    constexpr int PASS = shape::PASS, KEYS = shape::KEYS, HALF = shape::WARP_KEYS / 2;
+    const int first_key = threadIdx.x / 32 * shape::WARP_KEYS + 4 * shape::key_lane();
+    float head[2][TILE_HEADS], key[2][KEYS]; /* of a feature and the next */
+    const float *keys = &stage.keys[0][first_key], *heads = q;
+    int apart = HALF;
+    load_runs<TILE_HEADS>(heads, PASS / 2, head[0]);
+    load_runs<KEYS>(keys, apart, key[0]);
 #pragma unroll 1
-    for (int f = 0; f < STAGE_FEATURES; f += 4) {
-        uint2 raw[KEYS];
+    for (int word = 0; word < STAGE_FEATURES / 8; word++) {
+        const int next = (word + 1) % (STAGE_FEATURES / 8), next_key = first_key ^ 8 * next;
+        const float *next_keys = &stage.keys[8 * next][next_key], *next_heads = q + 8 * next * PASS;
+        const int next_apart = (next_key ^ HALF) - next_key;
 #pragma unroll
-        for (int k = 0; k < KEYS; k++) {
-            const int r = row + k * LANES;
-            raw[k] = reinterpret_cast<const uint2 *>(&stage.words[r][f / 8 ^ (r / 2 & 3)])[f / 4 % 2];
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float4 a = *reinterpret_cast<const float4 *>(q + (f + i) * PASS);
-            const float4 b = *reinterpret_cast<const float4 *>(q + (f + i) * PASS + PASS / 2);
-            const float heads[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-            float key[KEYS];
-#pragma unroll
-            for (int k = 0; k < KEYS; k++) {
-                const uint32_t pair = i < 2 ? raw[k].x : raw[k].y;
-                key[k] = __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
-            }
+        for (int f = 0; f < 8; f++) {
+            load_runs<TILE_HEADS>(f < 7 ? heads + (f + 1) * PASS : next_heads, PASS / 2, head[(f + 1) % 2]);
+            load_runs<KEYS>(f < 7 ? keys + (f + 1) * INDEX_TILE : next_keys, f < 7 ? apart : next_apart,
+                            key[(f + 1) % 2]);
 #pragma unroll
             for (int h = 0; h < TILE_HEADS; h++)
 #pragma unroll
                 for (int k = 0; k < KEYS; k++)
-                    dots[h][k] = __fmaf_rn(heads[h], key[k], dots[h][k]);
+                    dots[h][k] = __fmaf_rn(head[f % 2][h], key[f % 2][k], dots[h][k]);
         }
+        heads = next_heads;
+        keys = next_keys;
+        apart = next_apart;
     }
-}
-
-/* c = relu(dot) * weight, NaN where the dot is not finite. */
-static __device__ __forceinline__ float weighted(float dot, float weight)
-{
-    return f32_is_finite(dot) ? __fmul_rn(dot > 0.0f ? dot : 0.0f, weight) : __uint_as_float(0x7fc00000u);
 }
 
 /* Sums N keys over S * 2 lanes of head groups, S apart from one another at last; each lane ends with one key, or lanes
@@ -182,24 +220,43 @@ template <int N, int S> static __device__ __forceinline__ float sum_over_groups(
     }
 }
 
-/* The sum by halving over all heads, and what is stored of it. */
+/* The sum by halving over all heads of a pass, of one key a lane; NaN if a dot product is not finite. weights: of this
+ * pass and thread. */
 template <int HEADS>
-static __device__ __forceinline__ void store_tile(const indexer_query &at, uint32_t first_key,
-                                                  const float c[TILE_HEADS][score_shape<HEADS>::KEYS])
+static __device__ __forceinline__ float sum_pass(const float dots[TILE_HEADS][score_shape<HEADS>::KEYS],
+                                                 const float *weights)
 {
     typedef score_shape<HEADS> shape;
-    constexpr int KEYS = shape::KEYS, GROUPS = shape::GROUPS, SHARED = GROUPS / KEYS > 1 ? GROUPS / KEYS : 1;
-    float sums[KEYS];
+    constexpr int KEYS = shape::KEYS, GROUPS = shape::GROUPS;
+    float weight[TILE_HEADS], sums[KEYS];
+    load_runs<TILE_HEADS>(weights, shape::PASS / 2, weight);
 #pragma unroll
-    for (int k = 0; k < KEYS; k++)
-        sums[k] = __fadd_rn(__fadd_rn(__fadd_rn(c[0][k], c[1][k]), __fadd_rn(c[2][k], c[3][k])),
-                            __fadd_rn(__fadd_rn(c[4][k], c[5][k]), __fadd_rn(c[6][k], c[7][k])));
-    const int group = shape::head_group(), warp = threadIdx.x / 32;
-    const float score = sum_over_groups<KEYS, GROUPS / 2>(sums, group);
-    const uint32_t in_warp = shape::key_lane() + group / SHARED * shape::KEY_LANES;
-    const uint32_t first = first_key + warp * shape::WARP_KEYS, key = first + in_warp;
+    for (int k = 0; k < KEYS; k++) {
+        float c[TILE_HEADS], zero = 0.0f;
+#pragma unroll
+        for (int h = 0; h < TILE_HEADS; h++) {
+            const float dot = dots[h][k];
+            zero = __fmaf_rn(dot, 0.0f, zero); /* or NaN */
+            c[h] = __fmul_rn(dot > 0.0f ? dot : 0.0f, weight[h]);
+        }
+        const float sum = __fadd_rn(__fadd_rn(__fadd_rn(c[0], c[1]), __fadd_rn(c[2], c[3])),
+                                    __fadd_rn(__fadd_rn(c[4], c[5]), __fadd_rn(c[6], c[7])));
+        sums[k] = zero == 0.0f ? sum : zero;
+    }
+    return sum_over_groups<KEYS, GROUPS / 2>(sums, shape::head_group());
+}
+
+/* Stores the score of a lane's key. */
+template <int HEADS>
+static __device__ __forceinline__ void store_tile(const indexer_query &at, uint32_t first_key, float score)
+{
+    typedef score_shape<HEADS> shape;
+    constexpr int SHARED = shape::GROUPS / shape::KEYS > 1 ? shape::GROUPS / shape::KEYS : 1;
+    const int number = shape::head_group() / SHARED; /* among the thread's keys */
+    const uint32_t in_warp = number / 4 * (shape::WARP_KEYS / 2) + 4 * shape::key_lane() + number % 4;
+    const uint32_t first = first_key + threadIdx.x / 32 * shape::WARP_KEYS, key = first + in_warp;
     float stored = __uint_as_float(0xff800000u);
-    if (group % SHARED == 0) {
+    if (shape::head_group() % SHARED == 0) {
         const bool is_good = key < at.n_seen && dsri_cache_at(&at.keys, key).values != nullptr;
         stored = store_score(at, key, is_good, score);
     }
@@ -215,61 +272,48 @@ static __device__ __forceinline__ void store_tile(const indexer_query &at, uint3
 }
 
 template <int HEADS, key_source SOURCE>
-static __device__ __forceinline__ void score_run(const indexer_run &run, score_shared &shared)
+static __device__ __forceinline__ void score_run(const tile_run &run, score_shared &shared)
 {
     typedef score_shape<HEADS> shape;
     constexpr int PASS = shape::PASS, PASSES = shape::PASSES, KEYS = shape::KEYS;
-    const uint32_t n_steps = run.n * N_QUARTERS * PASSES;
-    const int group = shape::head_group();
-    float dots[TILE_HEADS][KEYS], first_half[TILE_HEADS][KEYS];
-    uint4 queries[OWN_QUERY_WORDS];
+    const uint32_t first_tile = run.first, n_passes = run.n * PASSES, n_steps = n_passes * N_QUARTERS;
+    float first_sum = 0.0f;
+    uint4 loaded[STEP_KEYS], queries[OWN_QUERY_WORDS];
     load_queries<HEADS, SOURCE == BY_WORDS>(run.at, 0, queries);
-    for (uint32_t i = 0; i < SCORE_STAGES - 1; i++) {
-        if (i < n_steps)
-            stage_step<PASSES, SOURCE>(run, i, shared.ring[i]);
-        copy_async_commit();
-    }
+    load_step<PASSES, SOURCE>(run.at, first_tile, 0, loaded);
     stage_queries<HEADS, SOURCE == BY_WORDS>(run.at, queries, shared);
-    uint32_t slot = 0, free_slot = SCORE_STAGES - 1;
+    store_step(loaded, shared.stages[0]);
+    load_step<PASSES, SOURCE>(run.at, first_tile, 1, loaded);
+    __syncthreads();
 #pragma unroll 1
-    for (uint32_t step = 0; step < n_steps; step++) {
-        const uint32_t quarter = step % N_QUARTERS, pass = PASSES == 1 ? 0 : step / N_QUARTERS % PASSES;
-        copy_async_wait<SCORE_STAGES - 2>();
-        __syncthreads();
-        if (step + SCORE_STAGES - 1 < n_steps)
-            stage_step<PASSES, SOURCE>(run, step + SCORE_STAGES - 1, shared.ring[free_slot]);
-        copy_async_commit();
-        if (quarter == 0)
-#pragma unroll
-            for (int i = 0; i < TILE_HEADS * KEYS; i++)
-                dots[i / KEYS][i % KEYS] = 0.0f;
-        const float *q = shared.q + (pass * DSRI_INDEX_DIM + quarter * STAGE_FEATURES) * PASS + 4 * group;
-        multiply_step<HEADS>(shared.ring[slot], q, dots);
-        free_slot = slot;
-        slot = slot + 1 < SCORE_STAGES ? slot + 1 : 0;
-        if (quarter + 1 < N_QUARTERS)
-            continue;
-#pragma unroll
-        for (int h = 0; h < TILE_HEADS; h++) {
-            const float weight = shared.weights[pass * PASS + h / 4 * (PASS / 2) + 4 * group + h % 4];
-#pragma unroll
-            for (int k = 0; k < KEYS; k++) {
-                dots[h][k] = weighted(dots[h][k], weight);
-                if (PASSES > 1 && pass == 0)
-                    first_half[h][k] = dots[h][k];
-                else if (PASSES > 1)
-                    dots[h][k] = __fadd_rn(first_half[h][k], dots[h][k]);
-            }
+    for (uint32_t i = 0; i < n_passes; i++) {
+        const int pass = i % PASSES;
+        float dots[TILE_HEADS][KEYS] = {};
+#pragma unroll 1
+        for (uint32_t quarter = 0; quarter < N_QUARTERS; quarter++) {
+            const uint32_t step = i * N_QUARTERS + quarter;
+            const float *q =
+                shared.q + (pass * DSRI_INDEX_DIM + quarter * STAGE_FEATURES) * PASS + 4 * shape::head_group();
+            if (step + 1 < n_steps)
+                store_step(loaded, shared.stages[(quarter + 1) % 2]);
+            if (step + 2 < n_steps)
+                load_step<PASSES, SOURCE>(run.at, first_tile, step + 2, loaded);
+            multiply_step<HEADS>(shared.stages[quarter % 2], q, dots);
+            __syncthreads();
         }
+        float sum = sum_pass<HEADS>(dots, shared.weights + pass * PASS + 4 * shape::head_group());
+        if (PASSES == 2 && pass == 0)
+            first_sum = sum;
+        else if (PASSES == 2)
+            sum = __fadd_rn(first_sum, sum);
         if (pass + 1 == PASSES)
-            store_tile<HEADS>(run.at, (run.first + step / (N_QUARTERS * PASSES)) * INDEX_TILE, dots);
+            store_tile<HEADS>(run.at, (first_tile + i / PASSES) * INDEX_TILE, sum);
     }
-    copy_async_wait<0>();
     __syncthreads();
 }
 
 template <key_source SOURCE>
-static __device__ __forceinline__ void score_run_of(uint32_t n_heads, const indexer_run &run, score_shared &shared)
+static __device__ __forceinline__ void score_run_of(uint32_t n_heads, const tile_run &run, score_shared &shared)
 {
     if (n_heads == 32)
         score_run<32, SOURCE>(run, shared);
@@ -283,10 +327,11 @@ extern "C" __global__ void __launch_bounds__(SCORE_THREADS, SCORE_BLOCKS_AT_ONCE
     dsr_indexer_scores_bf16__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *)
 {
     extern __shared__ uint4 shared_memory[];
+    let_next_launch_start();
     score_shared &shared = *reinterpret_cast<score_shared *>(shared_memory);
-    line_up<INDEX_TILE, ALL_ROWS>(plan, shared.line);
-    for (indexer_piece piece = piece_of_block(shared.line); piece.next < piece.end;) {
-        next_run<INDEX_TILE>(plan, shared.line, piece, shared.run);
+    wait_for_prior_launch();
+    for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
+        take_run(plan, piece, shared.run);
         const key_source source = source_of(shared.run.at);
         if (source == BY_WORDS)
             score_run_of<BY_WORDS>(plan.n_heads, shared.run, shared);

@@ -181,14 +181,13 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t address
                  : "memory");
 }
 
-/* d = a . b + c for a 16 x 32 matrix of unsigned and a 32 x 8 matrix of signed bytes, fragments as mma.m16n8k32 has
+/* d = a . b + c for a 16 x 32 matrix of signed and a 32 x 8 matrix of unsigned bytes, fragments as mma.m16n8k32 has
  * them. */
-static __device__ __forceinline__ void multiply_add_bytes(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1,
-                                                          int4 c)
+static __device__ __forceinline__ void multiply_add_bytes(int d[4], uint4 a, uint32_t b0, uint32_t b1, int4 c)
 {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%11,%12,%13};"
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%11,%12,%13};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c.x), "r"(c.y), "r"(c.z), "r"(c.w));
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1), "r"(c.x), "r"(c.y), "r"(c.z), "r"(c.w));
 }
 
 /* Byte i is that of low, high which the low 3 bits of nibble i of selectors number, or eight times its top bit where

@@ -252,7 +252,7 @@ static inline void multiply_add(float d[4], const uint32_t a[4], uint32_t b0, ui
 
 struct byte_product {
     int *d;
-    const uint32_t *a;
+    uint32_t a[4];
     uint32_t b[2];
     int c[4];
 };
@@ -265,12 +265,12 @@ static inline void multiply_byte_matrices(void *const arguments[32], uint32_t)
         const int g = lane / 4, t = lane % 4;
         for (int i = 0; i < 4; i++) {
             for (int byte = 0; byte < 4; byte++)
-                a[g + i % 2 * 8][4 * t + byte + i / 2 * 16] = (int)(p->a[i] >> 8 * byte & 255u);
+                a[g + i % 2 * 8][4 * t + byte + i / 2 * 16] = (int8_t)(p->a[i] >> 8 * byte & 255u);
             d[g + i / 2 * 8][2 * t + i % 2] = p->c[i];
         }
         for (int i = 0; i < 2; i++)
             for (int byte = 0; byte < 4; byte++)
-                b[4 * t + byte + 16 * i][g] = (int8_t)(p->b[i] >> 8 * byte & 255u);
+                b[4 * t + byte + 16 * i][g] = (int)(p->b[i] >> 8 * byte & 255u);
     }
     for (int row = 0; row < 16; row++)
         for (int k = 0; k < 32; k++)
@@ -281,9 +281,9 @@ static inline void multiply_byte_matrices(void *const arguments[32], uint32_t)
             static_cast<const byte_product *>(arguments[lane])->d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
 }
 
-static inline void multiply_add_bytes(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int4 c)
+static inline void multiply_add_bytes(int d[4], uint4 a, uint32_t b0, uint32_t b1, int4 c)
 {
-    byte_product own = {d, a, {b0, b1}, {c.x, c.y, c.z, c.w}};
+    byte_product own = {d, {a.x, a.y, a.z, a.w}, {b0, b1}, {c.x, c.y, c.z, c.w}};
     emulator_warp("mma.m16n8k32", multiply_byte_matrices, 0xffffffffu, &own);
 }
 
