@@ -42,10 +42,12 @@ static __device__ float pool(const dsri_compressor_plan &plan, const dsri_compre
 {
     const uint32_t coff = plan.ratio == 4 ? 2 : 1, n_items = coff * plan.ratio, width = coff * plan.dim;
     float max = __uint_as_float(0xff800000u), den = 0.0f, num = 0.0f;
+#pragma unroll 16
     for (uint32_t i = 0; i < n_items; i++) {
         const float s = row.score_state[(uint64_t)i * width + (i < plan.ratio ? 0 : plan.dim) + f];
         max = s > max ? s : max;
     }
+#pragma unroll 16
     for (uint32_t i = 0; i < n_items; i++) {
         const uint64_t at = (uint64_t)i * width + (i < plan.ratio ? 0 : plan.dim) + f;
         const float e = softmax_exp(__fadd_rn(row.score_state[at], -max));
@@ -60,11 +62,15 @@ static __device__ void store_token(const dsri_compressor_plan &plan, const dsri_
     const uint32_t coff = plan.ratio == 4 ? 2 : 1, width = coff * plan.dim;
     const uint32_t j = (row.start_pos + token) % plan.ratio;
     const uint64_t state_row = (uint64_t)((coff - 1) * plan.ratio + j) * width;
-    for (uint32_t c = threadIdx.x; c < width; c += blockDim.x) {
-        const token_state kept = keep_token(row.kv[(uint64_t)token * width + c], row.score[(uint64_t)token * width + c],
-                                            plan.ape[(uint64_t)j * width + c]);
-        row.kv_state[state_row + c] = kept.kv;
-        row.score_state[state_row + c] = kept.score;
+    const float *kv = row.kv + (uint64_t)token * width, *score = row.score + (uint64_t)token * width;
+    const float *ape = plan.ape + (uint64_t)j * width;
+    for (uint32_t c = threadIdx.x; c < width; c += 2 * blockDim.x) {
+        const uint32_t d = c + blockDim.x < width ? c + blockDim.x : c; /* two at a time: all loads before the stores */
+        const token_state first = keep_token(kv[c], score[c], ape[c]), second = keep_token(kv[d], score[d], ape[d]);
+        row.kv_state[state_row + c] = first.kv;
+        row.kv_state[state_row + d] = second.kv;
+        row.score_state[state_row + c] = first.score;
+        row.score_state[state_row + d] = second.score;
     }
 }
 
