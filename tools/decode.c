@@ -14,6 +14,7 @@ typedef struct suspect {
     struct suspect *next;
     uint32_t token;
     double error;
+    double sum_error;
     double rms;
     double *output; /* [hidden], then the recorded one */
     uint32_t n_selected;
@@ -28,7 +29,7 @@ typedef struct request {
     dsr_sequence *joint;
     dsr_sequence *alone;
     double sum_error;
-    uint64_t n_errors;
+    uint64_t n_errors; /* outputs in sum_error */
     suspect *suspects; /* the last one first */
 } request;
 
@@ -138,21 +139,22 @@ static void note_row(decoder *d, request *q, decode_request *result, const st_te
         return;
     }
     const double rms = root_mean_square(recorded);
-    double *values = cli_allocate(2 * (size_t)d->hidden_size * sizeof *values);
+    double *values = cli_allocate(2 * (size_t)d->hidden_size * sizeof *values), sum = 0;
     for (uint32_t i = 0; i < d->hidden_size; i++) {
         values[i] = (double)output[i];
         values[d->hidden_size + i] = (double)f32_at(recorded, (uint64_t)row * d->hidden_size + i);
-        q->sum_error += fabs(values[i] - values[d->hidden_size + i]) / rms;
-        q->n_errors++;
+        sum += fabs(values[i] - values[d->hidden_size + i]) / rms;
     }
+    q->sum_error += sum;
+    q->n_errors++;
     const double largest = near_tie_error(values, values + d->hidden_size, d->hidden_size, rms);
     result->has_record = 1;
     result->largest_error = fmax(result->largest_error, largest);
-    result->mean_error = q->sum_error / (double)q->n_errors;
     if (largest <= NEAR_TIE_LARGEST_ERROR) {
         free(values);
     } else {
-        note_suspect(d, q, (suspect){.token = token, .error = largest, .rms = rms, .output = values}, step_token);
+        note_suspect(d, q, (suspect){.token = token, .error = largest, .sum_error = sum, .rms = rms, .output = values},
+                     step_token);
     }
 }
 
@@ -169,7 +171,8 @@ static void free_suspects(request *q)
 
 /* ---- near-ties --------------------------------------------------------------------------------------------- */
 
-static void note_judgement(decode_request *result, const suspect *judged, const near_tie *tie, const char *objection)
+static void note_judgement(request *q, decode_request *result, const suspect *judged, const near_tie *tie,
+                           const char *objection)
 {
     if (objection != NULL) {
         result->n_unproven++;
@@ -183,10 +186,12 @@ static void note_judgement(decode_request *result, const suspect *judged, const 
         result->allowed_gap = tie->allowed;
     }
     result->n_near_ties++;
+    q->sum_error -= judged->sum_error;
+    q->n_errors--;
 }
 
-static void judge_suspect(const decoder *d, const suspect *judged, const model_rows *exact, const model_rows *rounded,
-                          decode_request *result)
+static void judge_suspect(const decoder *d, request *q, const suspect *judged, const model_rows *exact,
+                          const model_rows *rounded, decode_request *result)
 {
     unsigned char *selected = cli_allocate(judged->token / 4 + 1);
     for (uint32_t i = 0; i < judged->n_selected; i++) {
@@ -194,12 +199,12 @@ static void judge_suspect(const decoder *d, const suspect *judged, const model_r
     }
     const near_tie tie = near_tie_compare(exact, rounded, judged->token, selected, judged->output,
                                           judged->output + d->hidden_size, judged->rms, NULL);
-    note_judgement(result, judged, &tie, near_tie_objection(&tie));
+    note_judgement(q, result, judged, &tie, near_tie_objection(&tie));
     free(selected);
 }
 
 /* Judges the outputs of a request that are beyond the bound; a float64 model takes seconds for thousands of tokens. */
-static void judge_request(const decoder *d, const model_layer *model, const request *q, decode_request *result)
+static void judge_request(const decoder *d, const model_layer *model, request *q, decode_request *result)
 {
     uint32_t first = q->length - 1, last = 0;
     for (const suspect *each = q->suspects; each != NULL; each = each->next) {
@@ -211,7 +216,7 @@ static void judge_request(const decoder *d, const model_layer *model, const requ
     model_rows *exact = model_rows_new(model, modelled, MODEL_EXACT);
     model_rows *rounded = model_rows_new(model, modelled, MODEL_ALL);
     for (const suspect *each = q->suspects; each != NULL; each = each->next) {
-        judge_suspect(d, each, exact, rounded, result);
+        judge_suspect(d, q, each, exact, rounded, result);
     }
     model_rows_free(exact);
     model_rows_free(rounded);
@@ -224,18 +229,20 @@ static void judge_requests(decoder *d, layer_file *layer, decode_result *result)
     const int selects = d->config.kind == DSR_LAYER_RATIO_4;
     model_layer *model = NULL;
     for (uint32_t r = 0; r < d->n_requests; r++) {
-        const request *q = &d->requests[r];
+        request *q = &d->requests[r];
+        decode_request *to = &result->requests[r];
         for (const suspect *each = q->suspects; each != NULL && !selects; each = each->next) {
-            note_judgement(&result->requests[r], each, NULL, attends_to_all);
+            note_judgement(q, to, each, NULL, attends_to_all);
         }
-        if (q->suspects == NULL || !selects) {
-            continue;
+        if (q->suspects != NULL && selects) {
+            cli_progress("near-ties, request", r, d->n_requests);
+            if (model == NULL) {
+                model = model_layer_new(&d->config, layer_file_lookup, layer, layer->prefix);
+            }
+            judge_request(d, model, q, to);
         }
-        cli_progress("near-ties, request", r, d->n_requests);
-        if (model == NULL) {
-            model = model_layer_new(&d->config, layer_file_lookup, layer, layer->prefix);
-        }
-        judge_request(d, model, q, &result->requests[r]);
+        /* Each output has hidden_size errors. */
+        to->mean_error = q->n_errors ? q->sum_error / (double)q->n_errors / d->hidden_size : 0;
     }
     cli_progress_end();
     if (model != NULL) {

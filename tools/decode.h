@@ -15,8 +15,8 @@ typedef struct decode_request {
     uint32_t length; /* prefilled tokens */
     uint32_t n_steps;
     int has_record;
-    double largest_error; /* over all steps and the last prefilled token */
-    double mean_error;
+    double largest_error;  /* over all steps and the last prefilled token */
+    double mean_error;     /* near-ties left out */
     uint32_t n_near_ties;  /* steps beyond the bound, proven to be off because of a near-tie alone */
     double largest_gap;    /* over the near-ties: of a swapped entry's score from the cut-off */
     double allowed_gap;    /* at the near-tie with the largest gap: what rounding allows */
