@@ -730,6 +730,16 @@ static void break_off(dsr_sequence *sequence, uint32_t n_tokens)
     sequence->max_truncate = (uint32_t)smaller(sequence->max_truncate, DSR_MAX_TRUNCATE_TOKENS - n_tokens);
 }
 
+/* Puts the entry before the text of a failure with its sequence. */
+static dsr_status name_entry(const step *s, uint32_t entry, dsr_status status)
+{
+    char text[DSRI_ERROR_TEXT_BYTES];
+    if (s->n_entries == 1)
+        return status;
+    memcpy(text, s->layer->context->error_text, sizeof text);
+    return dsri_fail(s->layer->context, status, "decode: entry %u: %s", entry, text);
+}
+
 /* Encodes and runs a checked step; positions move only when all of it is done. */
 static dsr_status run_step(step *s)
 {
@@ -744,8 +754,11 @@ static dsr_status run_step(step *s)
     s->encoder = layer->step_encoder;
     layer->n_step_tokens = 0;
     place_lists(s);
-    for (uint32_t e = 0; e < s->n_entries && status == DSR_OK; e++)
+    for (uint32_t e = 0; e < s->n_entries && status == DSR_OK; e++) {
         status = dsri_sequence_make_writable(s->sequences[e]);
+        if (status != DSR_OK)
+            status = name_entry(s, e, status);
+    }
     if (status == DSR_OK)
         status = reserve_slots(s);
     if (status == DSR_OK)

@@ -81,6 +81,35 @@ static void allocations(void **state)
         allocations_of_a_life(DSR_LAYER_RATIO_4, DSR_CACHE_PACKED, 6);
 }
 
+/* A fork's first write finds no memory: the text says whose. */
+static void failed_write_of_a_fork(void **state)
+{
+    block_fixture f;
+    dsr_sequence *a, *b, *fork = NULL;
+    (void)state;
+    block_open(&f, DSR_LAYER_RATIO_4, NULL, NULL);
+    a = block_sequence(&f, 40);
+    b = block_sequence(&f, 40);
+    const dsr_step_entry warm[2] = {{a, 0, 1}, {b, 1, 1}};
+    const dsr_step_desc first = block_step(&f, 2, warm);
+    assert_ok(dsr_attention_decode(f.layer, &first));
+    assert_ok(dsr_sequence_fork(b, &fork));
+    const dsr_step_entry entries[2] = {{a, 0, 1}, {fork, 1, 1}};
+    const dsr_step_desc step = block_step(&f, 2, entries);
+    f.counter.fail_at = f.counter.n_calls + 1;
+    assert_status(dsr_attention_decode(f.layer, &step), DSR_ERR_OUT_OF_MEMORY);
+    const char *text = dsr_context_error_text(f.context), wanted[] = "decode: entry 1: ";
+    assert_int_equal(strncmp(text, wanted, sizeof wanted - 1), 0);
+    assert_true(strlen(text) > sizeof wanted + 10);
+    f.counter.fail_at = 0;
+    assert_ok(dsr_attention_decode(f.layer, &step));
+    assert_int_equal(dsr_sequence_position(fork), 2);
+    dsr_sequence_destroy(a);
+    dsr_sequence_destroy(b);
+    dsr_sequence_destroy(fork);
+    block_close(&f);
+}
+
 /* ---- runs that break off --------------------------------------------------------------------------------------- */
 
 /* A host's runner that leaves out tasks of one of its calls: half of them, or all. */
@@ -260,9 +289,10 @@ static void deepest_truncations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allocations_of_a_layer),        cmocka_unit_test(allocations),
-        cmocka_unit_test(runs_that_break_off),           cmocka_unit_test(steady_states),
-        cmocka_unit_test(truncation_after_a_broken_run), cmocka_unit_test(deepest_truncations),
+        cmocka_unit_test(allocations_of_a_layer), cmocka_unit_test(allocations),
+        cmocka_unit_test(failed_write_of_a_fork), cmocka_unit_test(runs_that_break_off),
+        cmocka_unit_test(steady_states),          cmocka_unit_test(truncation_after_a_broken_run),
+        cmocka_unit_test(deepest_truncations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
