@@ -109,4 +109,65 @@ static inline int load_integer_key(const dsri_cache *cache, uint64_t t, int bias
     return 1;
 }
 
+/* Keys [t, + 16), t a multiple of 16, as far as they are there. */
+static inline void prefetch_integer_keys(const dsri_cache *cache, uint64_t t)
+{
+    const dsri_cache_entry first = dsri_cache_at(cache, t);
+    if (first.values != NULL) {
+        for (uint32_t k = 0; k < VF_LANES; k++) {
+            vec_prefetch(first.values + k * cache->row_stride);
+        }
+        vec_prefetch(first.scales);
+    }
+}
+
+/* Keys [t, + n), t a multiple of 16 and n at most 16: all of one page. to [n][128], units [16]. What each is, is seen
+ * for all at once; only where zero blocks may have any scale, key by key. 0 where one is of another kind. */
+static inline int load_integer_keys(const dsri_cache *cache, uint64_t t, uint32_t n, int bias, uint8_t *to,
+                                    float *units)
+{
+    static const int8_t tables[MAX_KEY_SPAN + 1][16]
+        __attribute__((aligned(64))) = {INTEGER_CODES(0), INTEGER_CODES(1), INTEGER_CODES(2), INTEGER_CODES(3)};
+    static const uint64_t byte_of_block[8]
+        __attribute__((aligned(64))) = {0x8080808080808000, 0x8080808080808000, 0x8080808080808001, 0x8080808080808001,
+                                        0x8080808080808002, 0x8080808080808002, 0x8080808080808003, 0x8080808080808003};
+    static const uint64_t second_half[8] __attribute__((aligned(64))) = {0, 1, 0, 1, 0, 1, 0, 1};
+    const dsri_cache_entry first = dsri_cache_at(cache, t);
+    uint32_t halves[VF_LANES]; /* of a key: which half of the tables its blocks take, in bytes */
+    if (first.values == NULL) {
+        return 0;
+    }
+    const vi scales = _mm512_mask_loadu_epi32(_mm512_set1_epi8(SCALE_BIAS), (__mmask16)((1u << n) - 1), first.scales);
+    vi least = _mm512_min_epu8(scales, _mm512_rol_epi32(scales, 8));
+    vi greatest = _mm512_max_epu8(scales, _mm512_rol_epi32(scales, 8));
+    least = _mm512_min_epu8(least, _mm512_rol_epi32(least, 16));
+    greatest = _mm512_max_epu8(greatest, _mm512_rol_epi32(greatest, 16));
+    const __mmask64 is_narrow =
+        _mm512_cmple_epu8_mask(_mm512_sub_epi8(greatest, least), _mm512_set1_epi8(MAX_KEY_SPAN));
+    const __mmask64 is_usual = _mm512_cmple_epu8_mask(_mm512_sub_epi8(least, _mm512_set1_epi8(MIN_KEY_SCALE)),
+                                                      _mm512_set1_epi8((char)(MAX_KEY_SCALE - MIN_KEY_SCALE)));
+    if ((is_narrow & is_usual) != UINT64_MAX) {
+        int is_exact = 1;
+        for (uint32_t k = 0; k < n && is_exact; k++) {
+            is_exact = load_integer_key(cache, t + k, bias, to + k * DSRI_INDEX_DIM, units + k);
+        }
+        return is_exact;
+    }
+    /* A code is twice its value. */
+    vi_store((void *)units, vi_shl(vi_sub(vi_and(least, vi_set1(0xff)), vi_set1(1)), 23));
+    const vi above = _mm512_sub_epi8(scales, least);
+    vi_store(halves, _mm512_add_epi8(above, above));
+    const vi all_tables = vi_xor(_mm512_load_si512(tables), _mm512_set1_epi8((char)bias)),
+             nibble = _mm512_set1_epi8(0xf);
+    for (uint32_t k = 0; k < n; k++, to += DSRI_INDEX_DIM) {
+        const vi codes = _mm512_loadu_si512(first.values + k * cache->row_stride);
+        const vi half = vi_or(_mm512_shuffle_epi8(vi_set1(halves[k]), _mm512_load_si512(byte_of_block)),
+                              _mm512_load_si512(second_half));
+        const vi table = _mm512_permutexvar_epi64(half, all_tables);
+        _mm512_storeu_si512(to, _mm512_shuffle_epi8(table, vi_and(codes, nibble)));
+        _mm512_storeu_si512(to + 64, _mm512_shuffle_epi8(table, vi_and(vi_shr(codes, 4), nibble)));
+    }
+    return 1;
+}
+
 #endif

@@ -1,0 +1,94 @@
+/* A block of keys as bytes, and a panel of the query that it is multiplied with. */
+#ifndef DSRI_INTEGER_BLOCK_H
+#define DSRI_INTEGER_BLOCK_H
+
+#include "cpu/kernels/exact/exact_unit.h"
+#include "cpu/kernels/exact/integer_keys.h"
+#include "cpu/kernels/exact/integer_query.h"
+#include "cpu/kernels/indexer_chain.h"
+
+enum {
+    INTEGER_KEYS = TASK_KEYS / 2, /* keys of a block */
+    GROUP_KEYS = 16,
+    KEY_BIAS = DSRI_EXACT_IS_AMX ? 0 : 128,
+    MAX_PANEL_HEADS = MAX_PANEL_VECTORS * VF_LANES,
+    MAX_PANELS = MAX_HEADS / MAX_PANEL_HEADS
+};
+
+typedef struct integer_block {
+    uint8_t keys[INTEGER_KEYS * DSRI_INDEX_DIM];
+    float units[INTEGER_KEYS];
+    uint32_t n;
+    int is_exact; /* 0: some key is of another kind, and the bytes mean nothing */
+} integer_block;
+
+typedef struct integer_scratch {
+    integer_block blocks[2]; /* the one in use and the next */
+#if DSRI_EXACT_IS_AMX
+    int32_t dots[2][GROUP_KEYS * MAX_PANEL_HEADS]; /* of a step and of the one before */
+#endif
+    float sums[MAX_PANELS][INTEGER_KEYS * VF_LANES]; /* [panel][key][lane] */
+    float scores[INTEGER_KEYS];
+    float maxima[INTEGER_KEYS / DSRI_SCORE_BLOCK];
+    score_scratch chain;
+} integer_scratch;
+
+_Static_assert(sizeof(integer_scratch) <= DSRI_SCRATCH_BYTES && INTEGER_KEYS % GROUP_KEYS == 0 &&
+                   INTEGER_KEYS % DSRI_SCORE_BLOCK == 0,
+               "scratch, blocks");
+
+/* One panel of the query. */
+typedef struct integer_panel {
+    const uint32_t *words;
+    const int32_t *query_sums; /* of the first vector of heads, the next ones vector_step on, as weights */
+    const float *weights;
+    uint32_t vector_step;
+} integer_panel;
+
+/* A block on its way from the cache. */
+typedef struct key_loading {
+    const dsri_cache *cache;
+    uint64_t first;
+    uint64_t end; /* of the range whose blocks come after */
+    uint32_t done;
+    integer_block *block;
+} key_loading;
+
+static inline key_loading loading_of(const dsri_cache *cache, uint64_t first, uint64_t end, integer_block *block)
+{
+    block->n = end - first < INTEGER_KEYS ? (uint32_t)(end - first) : INTEGER_KEYS;
+    block->is_exact = 1;
+    return (key_loading){cache, first, end, 0, block};
+}
+
+/* Up to GROUP_KEYS more keys. */
+static inline void load_key_group(key_loading *l)
+{
+    integer_block *const b = l->block;
+    const uint32_t left = b->n - l->done, n = left < GROUP_KEYS ? left : GROUP_KEYS;
+    const uint64_t t = l->first + l->done;
+    if (n == 0) {
+        return;
+    }
+    if (t + INTEGER_KEYS < l->end) {
+        prefetch_integer_keys(l->cache, t + INTEGER_KEYS);
+    }
+    b->is_exact &= load_integer_keys(l->cache, t, n, KEY_BIAS, b->keys + l->done * DSRI_INDEX_DIM, b->units + l->done);
+    l->done += n;
+}
+
+/* The rest of them, and zeros up to a whole block. */
+static inline void load_last_keys(key_loading *l)
+{
+    integer_block *const b = l->block;
+    while (l->done < b->n) {
+        load_key_group(l);
+    }
+    if (b->n == 0) {
+        return;
+    }
+    memset(b->keys + b->n * DSRI_INDEX_DIM, 0, (INTEGER_KEYS - b->n) * DSRI_INDEX_DIM);
+    memset(b->units + b->n, 0, (INTEGER_KEYS - b->n) * sizeof *b->units);
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* Sums over heads of a block of integer keys on AVX512-VNNI. */
+#ifndef DSRI_INTEGER_DOTS_H
+#define DSRI_INTEGER_DOTS_H
+
+#include "cpu/kernels/exact/integer_block.h"
+
+/* The compilers' own function has gcc 12 copy every sum in every step. */
+static inline void add_byte_dots(vi *sum, vi unsigned_bytes, vi signed_bytes)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(unsigned_bytes), "v"(signed_bytes));
+}
+
+/* sums of TILE_KEYS keys. */
+static inline __attribute__((always_inline)) void score_keys_of_tile(int n_vectors, const uint8_t *keys,
+                                                                     const integer_panel *p, float *sums)
+{
+    vi acc[TILE_KEYS][4];
+    vf dots[TILE_KEYS][4];
+    VEC_UNROLL
+    for (int v = 0; v < n_vectors; v++) {
+        /* The bytes of the keys are KEY_BIAS too large. */
+        const vi query_sum = vi_load((const void *)(p->query_sums + (uint32_t)v * p->vector_step));
+        const vi start = vi_sub(_mm512_setzero_si512(), vi_shl(query_sum, 7));
+        VEC_UNROLL
+        for (int j = 0; j < TILE_KEYS; j++) {
+            acc[j][v] = start;
+        }
+    }
+    for (int g = 0; g < QUERY_WORDS; g++) {
+        vi q[4];
+        VEC_UNROLL
+        for (int v = 0; v < n_vectors; v++) {
+            q[v] = vi_load(p->words + (g * n_vectors + v) * VF_LANES);
+        }
+        VEC_UNROLL
+        for (int j = 0; j < TILE_KEYS; j++) {
+            uint32_t four;
+            memcpy(&four, keys + j * DSRI_INDEX_DIM + 4 * g, sizeof four);
+            const vi k = vi_set1(four);
+            VEC_UNROLL
+            for (int v = 0; v < n_vectors; v++) {
+                add_byte_dots(&acc[j][v], k, q[v]);
+            }
+        }
+    }
+    VEC_UNROLL
+    for (int j = 0; j < TILE_KEYS; j++) {
+        VEC_UNROLL
+        for (int v = 0; v < n_vectors; v++) {
+            dots[j][v] = _mm512_cvtepi32_ps(acc[j][v]);
+        }
+    }
+    add_weighted(n_vectors, dots, p->weights, p->vector_step, sums);
+}
+
+static void add_integer_heads(const integer_panel *panels, uint32_t n_panels, uint32_t n_heads, integer_scratch *s,
+                              const integer_block *block, key_loading *next)
+{
+    (void)next; /* the same units would load it */
+    for (uint32_t i = 0; i < n_panels; i++) {
+        for (uint32_t t = 0; t < block->n; t += TILE_KEYS) {
+            const uint8_t *const keys = block->keys + t * DSRI_INDEX_DIM;
+            if (panel_vectors(n_heads) == 4) {
+                score_keys_of_tile(4, keys, panels + i, s->sums[i] + t * VF_LANES);
+            } else {
+                score_keys_of_tile(2, keys, panels + i, s->sums[i] + t * VF_LANES);
+            }
+        }
+    }
+}
+
+#endif
