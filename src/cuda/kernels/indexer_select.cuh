@@ -482,7 +482,7 @@ static __device__ __forceinline__ void take_own(const float4 own[SELECT_OWN<THRE
 template <int THREADS>
 static __device__ __forceinline__ bool select_at_once(const indexer_query &at, uint32_t k, select_shared &shared)
 {
-    const uint32_t room = max(2 * k, 512u);
+    const uint32_t room_for_items = max(2 * k, 512u); /* SELECT_ITEMS at most */
     const uint32_t n_groups = (at.n_seen + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK;
     select_source from = {at.scores, nullptr, at.n_seen, at.n_seen};
     if (at.maxima)
@@ -493,6 +493,7 @@ static __device__ __forceinline__ bool select_at_once(const indexer_query &at, u
     __syncthreads();
 #pragma unroll 1
     for (;; level++) {
+        const uint32_t room = level == 0 ? min(room_for_items, (uint32_t)SELECT_BLOCKS) : room_for_items;
 #pragma unroll 1
         for (uint32_t first = 0; 4 * first < from.n; first += SELECT_OWN<THREADS> * THREADS) {
             float4 own[SELECT_OWN<THREADS>];
