@@ -11,7 +11,7 @@
 
 enum {
     QUERY_WORDS = DSRI_INDEX_DIM / 4, /* of a head: words of 4 bytes */
-    /* Magnitudes of q, and of weights times the unit of their head, as exponents. */
+    /* Magnitudes of the greatest feature of a head, and of weights times the unit of their head, as exponents. */
     MIN_Q_EXPONENT = -60,
     MAX_Q_EXPONENT = 60,
     MIN_WEIGHT_EXPONENT = -60,
@@ -59,18 +59,6 @@ static inline __mmask16 is_zero_or_within(vf x, int min, int max)
     return _mm512_cmplt_epu32_mask(above_min, width) | is_zero(x);
 }
 
-/* The value of the lowest bit set in x, as bits: a power of two; that of 2^127 for 0. x is zero or within the limits.
- */
-static inline vi lowest_bit(vf x)
-{
-    const vi magnitude = vi_and(vf_bits(x), vi_set1(0x7fffffff));
-    const vi significand = vi_or(vi_and(magnitude, vi_set1(0x007fffff)), vi_set1(0x00800000));
-    const vi lowest = vi_and(significand, vi_sub(_mm512_setzero_si512(), significand));
-    const vi exponent = vi_sub(vi_shr(magnitude, F32_EXPONENT_SHIFT), vi_set1(F32_BIAS + F32_EXPONENT_SHIFT));
-    const vi bits = vi_add(vf_bits(_mm512_cvtepi32_ps(lowest)), vi_shl(exponent, F32_EXPONENT_SHIFT));
-    return _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(magnitude, _mm512_setzero_si512()), power_bits(127));
-}
-
 /* Features of VF_LANES heads: x[f] lane h. */
 static inline void load_heads(const uint16_t *q, vf x[DSRI_INDEX_DIM])
 {
@@ -88,20 +76,24 @@ static inline void load_heads(const uint16_t *q, vf x[DSRI_INDEX_DIM])
     }
 }
 
-/* The greatest power of two that all features of a head are multiples of, as bits; *ok loses the lanes where they are
- * not integers of 7 bits times it. */
+/* A power of two, as bits, that the greatest feature of each head is at least 2^6 and less than 2^7 times; *ok loses
+ * the lanes where that one is out of the limits. */
 static inline vi unit_of_heads(const vf x[DSRI_INDEX_DIM], __mmask16 *ok)
 {
-    vi unit = power_bits(127), greatest = _mm512_setzero_si512();
-    for (int f = 0; f < DSRI_INDEX_DIM; f++) {
-        *ok &= is_zero_or_within(x[f], MIN_Q_EXPONENT, MAX_Q_EXPONENT);
-        unit = _mm512_min_epu32(unit, lowest_bit(x[f]));
-        greatest = _mm512_max_epu32(greatest, vi_and(vf_bits(x[f]), vi_set1(0x7fffffff)));
+    vi greatest[4] = {vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0)};
+    for (int f = 0; f < DSRI_INDEX_DIM; f += 4) {
+        VEC_UNROLL
+        for (int i = 0; i < 4; i++) {
+            greatest[i] = _mm512_max_epu32(greatest[i], vi_and(vf_bits(x[f + i]), vi_set1(0x7fffffff)));
+        }
     }
+    greatest[0] = _mm512_max_epu32(greatest[0], greatest[1]);
+    greatest[2] = _mm512_max_epu32(greatest[2], greatest[3]);
+    const vi most = _mm512_max_epu32(greatest[0], greatest[2]);
+    *ok &= is_zero_or_within(vf_from_bits(most), MIN_Q_EXPONENT, MAX_Q_EXPONENT);
+    const vi unit = vi_sub(vi_and(most, vi_set1(0xffu << F32_EXPONENT_SHIFT)), vi_set1(6u << F32_EXPONENT_SHIFT));
     /* A head of zeros has any unit. */
-    unit = _mm512_mask_mov_epi32(unit, _mm512_cmpeq_epi32_mask(unit, power_bits(127)), power_bits(0));
-    *ok &= _mm512_cmplt_epu32_mask(greatest, vi_add(unit, vi_set1(7u << F32_EXPONENT_SHIFT)));
-    return unit;
+    return _mm512_mask_mov_epi32(unit, is_zero(vf_from_bits(most)), power_bits(0));
 }
 
 /* Four bytes to a word. */
@@ -133,13 +125,15 @@ static inline int pack_integer_heads(const query *x, const integer_query *y, uin
         vi bytes[4];
         VEC_UNROLL
         for (int i = 0; i < 4; i++) {
-            bytes[i] = _mm512_cvtps_epi32(vf_mul(four[2 * i], inverse));
+            const vf scaled = vf_mul(four[2 * i], inverse);
+            bytes[i] = _mm512_cvtps_epi32(scaled);
+            ok &= _mm512_cmp_ps_mask(_mm512_cvtepi32_ps(bytes[i]), scaled, _CMP_EQ_OQ);
             sum = vi_add(sum, bytes[i]);
         }
         vi_store(words + (size_t)g * width, join_bytes(bytes[0], bytes[1], bytes[2], bytes[3]));
     }
     vi_store((void *)(y->sums + head), sum);
-    return 1;
+    return ok == 0xffff;
 }
 
 /* Panels as those of the chain: panel p takes every n-th vector of heads from p on. */
