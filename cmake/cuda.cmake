@@ -43,6 +43,7 @@ if(dsr_has_cuda)
     add_custom_command(OUTPUT ${DSR_CUDA_FATBIN}
         COMMAND ${DSR_NVCC} ${dsr_nvcc_flags} ${gencode} -fatbin -o ${DSR_CUDA_FATBIN} ${dsr_cuda_dir}/all_kernels.cu
         DEPENDS ${dsr_cuda_kernels} ${dsr_cuda_headers} ${dsr_cuda_dir}/all_kernels.cu
+            ${PROJECT_SOURCE_DIR}/src/cuda/cuda_bundle.h
             ${PROJECT_SOURCE_DIR}/src/ops/op_plans.h ${PROJECT_SOURCE_DIR}/src/ops/sincos_fixed.h
             ${PROJECT_SOURCE_DIR}/src/ops/attention_workspace.h ${PROJECT_SOURCE_DIR}/src/ops/indexer_workspace.h
             ${PROJECT_SOURCE_DIR}/src/ops/projection_layout.h
@@ -74,6 +75,8 @@ function(dsr_add_gpu_programs)
     target_link_libraries(dsrows_gpu_block PRIVATE dsrows_static dsrows_flags m)
     add_executable(dsrows_gpu_callers ${PROJECT_SOURCE_DIR}/tests/gpu/gpu_callers.c)
     target_link_libraries(dsrows_gpu_callers PRIVATE dsrows_static dsrows_flags ${CMAKE_DL_LIBS} m)
+    add_executable(dsrows_gpu_step ${PROJECT_SOURCE_DIR}/tests/gpu/gpu_step.c)
+    target_link_libraries(dsrows_gpu_step PRIVATE dsrows_static dsrows_flags m)
     add_executable(dsrows_gpu_select ${PROJECT_SOURCE_DIR}/tests/gpu/gpu_select.c)
     target_include_directories(dsrows_gpu_select PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(dsrows_gpu_select PRIVATE dsrows_static dsrows_reference dsrows_flags m)
@@ -96,5 +99,5 @@ function(dsr_add_gpu_programs)
         list(APPEND fatbins ${fatbin})
     endforeach()
     add_custom_target(dsrows_gpu_programs DEPENDS ${fatbins}
-        dsrows_gpu_check dsrows_gpu_block dsrows_gpu_callers dsrows_gpu_select dsrows_gpu_bench dsrows_gpu_ceilings)
+        dsrows_gpu_check dsrows_gpu_block dsrows_gpu_callers dsrows_gpu_step dsrows_gpu_select dsrows_gpu_bench dsrows_gpu_ceilings)
 endfunction()

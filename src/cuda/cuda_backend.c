@@ -54,11 +54,11 @@ static dsr_status set_attribute(dsri_cuda_device *device, CUfunction function, i
 }
 
 /* Code for older devices than 9.0, which newer ones run too, has no instruction to wait with. */
-static dsr_status find_whether_it_waits(dsri_cuda_device *device, const dsri_cuda_launch *launch, CUfunction function,
+static dsr_status find_whether_it_waits(dsri_cuda_device *device, uint32_t waits, CUfunction function,
                                         uint8_t *may_begin_early)
 {
     int code_compute = 0;
-    if (!launch->waits || device->compute < 90 || device->driver.cuGraphAddDependencies == NULL)
+    if (!waits || device->compute < 90 || device->driver.cuGraphAddDependencies == NULL)
         return DSR_OK;
     const dsr_status status = dsri_cuda_check(
         device, device->driver.cuFuncGetAttribute(&code_compute, DSRI_CU_FUNCTION_PTX_VERSION, function),
@@ -70,7 +70,7 @@ static dsr_status find_whether_it_waits(dsri_cuda_device *device, const dsri_cud
 static dsr_status load_launch(dsri_cuda_device *device, const dsri_cuda_launch *launch, CUfunction function,
                               uint8_t *may_begin_early)
 {
-    dsr_status status = find_whether_it_waits(device, launch, function, may_begin_early);
+    dsr_status status = find_whether_it_waits(device, launch->waits, function, may_begin_early);
     if (status == DSR_OK && launch->shared_bytes > 48 * 1024)
         status = set_attribute(device, function, DSRI_CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)launch->shared_bytes);
     if (status == DSR_OK && launch->non_portable_cluster)
@@ -107,6 +107,12 @@ static dsr_status load_kernels(dsri_cuda_device *device)
     for (uint32_t i = 0; (kernel = dsri_cuda_kernel_at(i)) != NULL && status == DSR_OK; i++)
         if (kernel->min_compute <= device->compute)
             status = load_kernel(device, kernel);
+    if (status == DSR_OK)
+        status = dsri_cuda_check(
+            device, device->driver.cuModuleGetFunction(&device->bundle, device->module, dsri_cuda_bundle_entry),
+            dsri_cuda_bundle_entry);
+    if (status == DSR_OK)
+        status = find_whether_it_waits(device, 1, device->bundle, &device->bundle_may_begin_early);
     if (status == DSR_OK)
         status = dsri_cuda_check(device, device->driver.cuStreamCreate(&device->stream, DSRI_CU_STREAM_NON_BLOCKING),
                                  "cuStreamCreate");
@@ -355,11 +361,7 @@ static void encoder_close(void *opened, void *state, int is_forked)
             (void)device->driver.cuStreamDestroy(encoder->own_stream);
         dsri_cuda_leave(device);
     }
-    dsri_release(allocator, encoder->nodes, encoder->nodes_capacity * sizeof *encoder->nodes);
-    dsri_release(allocator, encoder->dependencies, encoder->dependencies_capacity * sizeof *encoder->dependencies);
-    dsri_release(allocator, encoder->dependency_nodes,
-                 encoder->dependencies_capacity * sizeof *encoder->dependency_nodes);
-    dsri_release(allocator, encoder->last_nodes, encoder->last_nodes_capacity * sizeof *encoder->last_nodes);
+    dsri_cuda_release_plans(encoder);
     dsri_release(allocator, encoder, sizeof *encoder);
 }
 

@@ -15,13 +15,25 @@ typedef struct dsri_cuda_entry {
     uint8_t may_begin_early[DSRI_MAX_LAUNCHES]; /* before the launches that it depends on are done: it waits itself */
 } dsri_cuda_entry;
 
-/* One node of an encoder's graph, as it was last instantiated. */
+/* A kernel to run: a launch of a command, or a bundle of commands with one launch each. */
 typedef struct dsri_cuda_node {
-    CUgraphNode node;
     CUfunction function;
+    uint32_t first_member; /* the command, or commands, from here on in members */
+    uint32_t n_members;
+    uint32_t launch;
+    uint32_t first_dependency; /* numbers of earlier nodes, from here on in dependencies */
     uint32_t n_dependencies;
-    uint32_t first_dependency; /* into dependencies */
 } dsri_cuda_node;
+
+/* The nodes of an encoder's commands, in an order to run them in. */
+typedef struct dsri_cuda_plan {
+    dsri_cuda_node *nodes;
+    uint32_t *dependencies;
+    const dsri_command **members;
+    uint32_t *last_nodes; /* of each command, by its index */
+    uint32_t n_nodes, n_dependencies, n_members;
+    uint32_t nodes_capacity, dependencies_capacity, members_capacity, last_nodes_capacity;
+} dsri_cuda_plan;
 
 typedef struct dsri_cuda_device dsri_cuda_device;
 
@@ -36,15 +48,13 @@ typedef struct dsri_cuda_encoder {
     CUgraph graph;
     CUgraphExec executable; /* null: none yet */
     int is_current;         /* the executable has the arguments of all present commands */
-    dsri_cuda_node *nodes;
-    uint32_t n_nodes;
-    uint32_t nodes_capacity;
-    uint32_t *dependencies; /* node numbers */
-    uint32_t n_dependencies;
-    uint32_t dependencies_capacity;
-    CUgraphNode *dependency_nodes; /* scratch of a build, as long as dependencies */
-    uint32_t *last_nodes;          /* of each command, by its index */
-    uint32_t last_nodes_capacity;
+    dsri_cuda_plan plan;    /* of the present commands */
+    dsri_cuda_plan built;   /* of the graph; its members may be gone */
+    CUgraphNode *handles;   /* of the graph's nodes */
+    uint32_t handles_capacity;
+    CUgraphNode *dependency_handles; /* of one node, as long as plan.dependencies */
+    uint32_t dependency_handles_capacity;
+    dsri_bundle bundle; /* arguments of the node at work */
 
     CUdeviceptr zeroed; /* memory that commands find and leave zero */
     uint64_t zeroed_capacity;
@@ -62,6 +72,8 @@ struct dsri_cuda_device {
     uint32_t compute; /* such as 90 */
     int is_lost;
     dsri_cuda_encoder *encoders;
+    CUfunction bundle; /* runs bundles */
+    uint8_t bundle_may_begin_early;
     uint32_t n_entries;
     dsri_cuda_entry entries[DSRI_CUDA_MAX_KERNELS]; /* in the order of dsri_cuda_kernel_at() */
 };
@@ -75,5 +87,7 @@ void dsri_cuda_leave(dsri_cuda_device *device);
 /* Run an encoder's commands: as a graph, or one by one into a stream that is being captured. */
 dsr_status dsri_cuda_run(dsri_cuda_encoder *encoder, const dsri_wave *waves, uint32_t n_waves);
 void dsri_cuda_release_graph(dsri_cuda_encoder *encoder);
+/* Frees the memory that running took. */
+void dsri_cuda_release_plans(dsri_cuda_encoder *encoder);
 
 #endif

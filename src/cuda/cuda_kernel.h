@@ -9,6 +9,7 @@
 #define DSRI_CUDA_KERNEL_H
 
 #include "core/backend.h"
+#include "cuda/cuda_bundle.h"
 
 typedef struct dsri_cuda_grid {
     uint32_t x, y, z;
@@ -31,11 +32,16 @@ typedef struct dsri_cuda_kernel {
     dsri_cuda_launch launches[DSRI_MAX_LAUNCHES];
     uint64_t (*zeroed_bytes)(const void *plan); /* null: none */
     int (*accepts)(const void *plan);           /* null: every plan */
+    dsri_bundle_code bundle;                    /* of one launch, without shared or zeroed memory: may be in a bundle */
     uint32_t min_compute;                       /* such as 90; lower devices take the next kernel of the list */
 } dsri_cuda_kernel;
 
 /* All kernels, device-exact ones first under each op; null past the end. */
 const dsri_cuda_kernel *dsri_cuda_kernel_at(uint32_t index);
+/* Entry of the kernel that runs a bundle. */
+extern const char dsri_cuda_bundle_entry[];
+/* Bytes of a plan that a kernel of this code reads: those of the rows it has. */
+size_t dsri_cuda_bundled_bytes(dsri_bundle_code code, const void *plan);
 
 /* The embedded fatbin. */
 extern const unsigned char dsri_cuda_image[];

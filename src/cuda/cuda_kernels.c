@@ -3,6 +3,8 @@
 #include "ops/op_plans.h"
 #include "ops/projection_layout.h"
 
+#include <stddef.h>
+
 static uint32_t at_most(uint64_t n, uint32_t limit)
 {
     return n < limit ? (uint32_t)n : limit;
@@ -35,7 +37,7 @@ static dsri_cuda_grid rope_grid(const void *plan)
     uint32_t longest = 1;
     for (uint32_t r = 0; r < p->n_rows; r++)
         longest = p->rows[r].n_tokens > longest ? p->rows[r].n_tokens : longest;
-    return (dsri_cuda_grid){p->n_rows, at_most(longest, 1024), at_most((p->n_heads * p->head_dim / 8 + 255) / 256, 64)};
+    return (dsri_cuda_grid){p->n_rows, at_most(longest, 1024), at_most((p->n_heads * p->head_dim / 8 + 511) / 512, 64)};
 }
 
 static dsri_cuda_grid fake_quant_grid(const void *plan)
@@ -413,22 +415,26 @@ static const dsri_cuda_kernel kernels[] = {
      .accepts = has_packed_keys_too},
     {.op = DSRI_OP_COMPRESSOR,
      .n_launches = 1,
-     .launches = {{.entry = "dsr_compressor_f32__cuda", .block_x = 512, .waits = 1, .grid = compressor_grid}}},
+     .launches = {{.entry = "dsr_compressor_f32__cuda", .block_x = 512, .waits = 1, .grid = compressor_grid}},
+     .bundle = DSRI_BUNDLE_COMPRESSOR},
     {.op = DSRI_OP_GATHER,
      .n_launches = 1,
      .launches = {{.entry = "dsr_gather_f32__cuda", .block_x = 256, .waits = 1, .grid = gather_grid}}},
     {.op = DSRI_OP_COPY,
      .n_launches = 1,
-     .launches = {{.entry = "dsr_copy_bytes__cuda", .block_x = 128, .waits = 1, .grid = copy_grid}}},
+     .launches = {{.entry = "dsr_copy_bytes__cuda", .block_x = 128, .waits = 1, .grid = copy_grid}},
+     .bundle = DSRI_BUNDLE_COPY},
     {.op = DSRI_OP_ROPE,
      .n_launches = 1,
-     .launches = {{.entry = "dsr_rope_bf16__cuda", .block_x = 256, .waits = 1, .grid = rope_grid}}},
+     .launches = {{.entry = "dsr_rope_bf16__cuda", .block_x = DSRI_BUNDLE_THREADS, .waits = 1, .grid = rope_grid}},
+     .bundle = DSRI_BUNDLE_ROPE},
     {.op = DSRI_OP_FAKE_QUANT,
      .n_launches = 1,
      .launches = {{.entry = "dsr_fake_quant_bf16__cuda", .block_x = 128, .waits = 1, .grid = fake_quant_grid}}},
     {.op = DSRI_OP_APPEND,
      .n_launches = 1,
-     .launches = {{.entry = "dsr_append_bf16__cuda", .block_x = 128, .waits = 1, .grid = append_grid}}},
+     .launches = {{.entry = "dsr_append_bf16__cuda", .block_x = 128, .waits = 1, .grid = append_grid}},
+     .bundle = DSRI_BUNDLE_APPEND},
     {.op = DSRI_OP_CONVERT,
      .n_launches = 1,
      .launches = {{.entry = "dsr_convert_cache__cuda", .block_x = 128, .waits = 1, .grid = convert_grid}}},
@@ -447,6 +453,31 @@ static const dsri_cuda_kernel kernels[] = {
                    .shared_bytes = PROJECTION_SHARED_BYTES,
                    .grid = projection_grid}}},
 };
+
+const char dsri_cuda_bundle_entry[] = "dsr_bundle__cuda";
+
+size_t dsri_cuda_bundled_bytes(dsri_bundle_code code, const void *plan)
+{
+    union {
+        const void *any;
+        const dsri_compressor_plan *compressor;
+        const dsri_copy_plan *copy;
+        const dsri_rope_plan *rope;
+        const dsri_append_plan *append;
+    } p = {plan};
+    switch (code) {
+    case DSRI_BUNDLE_COMPRESSOR:
+        return offsetof(dsri_compressor_plan, rows) + p.compressor->n_rows * sizeof p.compressor->rows[0];
+    case DSRI_BUNDLE_COPY:
+        return offsetof(dsri_copy_plan, rows) + p.copy->n_rows * sizeof p.copy->rows[0];
+    case DSRI_BUNDLE_ROPE:
+        return offsetof(dsri_rope_plan, rows) + p.rope->n_rows * sizeof p.rope->rows[0];
+    case DSRI_BUNDLE_APPEND:
+        return offsetof(dsri_append_plan, rows) + p.append->n_rows * sizeof p.append->rows[0];
+    default:
+        return 0;
+    }
+}
 
 const dsri_cuda_kernel *dsri_cuda_kernel_at(uint32_t index)
 {

@@ -179,6 +179,35 @@ static void test_other_kernels_make_a_new_graph(void **state)
     close_work(&w);
 }
 
+/* Small commands that do not wait for one another share a launch; what waits for two of them has one dependency. */
+static void test_small_commands_share_a_launch(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    work w;
+    assert_int_equal(run_all(&w), DSR_OK);
+    for (int round = 0; round < 2; round++) {
+        const uint32_t n_launches = fake->n_launches, n_updates = fake->n_updates;
+        assert_int_equal(dsr_encoder_reset(w.encoder), DSR_OK);
+        for (uint64_t row = 0; row < 3; row++)
+            assert_int_equal(encode_copy(&w, 2 * (uint64_t)round + row), DSR_OK);
+        assert_int_equal(dsr_encoder_submit(w.encoder), DSR_OK);
+        assert_int_equal(fake->n_launches, n_launches + 1);
+        assert_int_equal(fake->n_updates, n_updates + (uint32_t)round);
+        assert_int_equal(fake->last_grid[0], 3);
+        assert_int_equal(fake->last_block[0], 512);
+        assert_int_equal(dsr_encoder_replay(w.encoder), DSR_OK);
+    }
+    assert_int_equal(dsr_encoder_reset(w.encoder), DSR_OK);
+    for (uint64_t i = 0; i < 4; i++)
+        assert_int_equal(encode_copy(&w, i % 2), DSR_OK); /* two, and two that wait for them */
+    const uint32_t n_launches = fake->n_launches;
+    assert_int_equal(dsr_encoder_submit(w.encoder), DSR_OK);
+    assert_int_equal(fake->n_launches, n_launches + 2);
+    assert_int_equal(fake->last_n_dependencies, 1);
+    close_work(&w);
+}
+
 /* A kernel that waits itself begins before the one it depends on is done, where device and code know how. */
 static void test_early_launches(void **state)
 {
@@ -422,6 +451,7 @@ int main(void)
         cmocka_unit_test_setup(test_replays_do_not_wait, reset_fake),
         cmocka_unit_test_setup(test_new_fields_update_the_graph, reset_fake),
         cmocka_unit_test_setup(test_other_kernels_make_a_new_graph, reset_fake),
+        cmocka_unit_test_setup(test_small_commands_share_a_launch, reset_fake),
         cmocka_unit_test_setup(test_early_launches, reset_fake),
         cmocka_unit_test_setup(test_a_capturing_stream_gets_the_kernels, reset_fake),
         cmocka_unit_test_setup(test_every_driver_call_may_fail, reset_fake),

@@ -1,5 +1,6 @@
-/* Device-exact kernels of the edge ops: compressor, gather, copy, RoPE, fake quantisation, RMS norm. */
-#include "cuda/kernels/cache.cuh"
+/* Device-exact kernels of the edge ops: compressor, gather, copy, RoPE, fake quantisation, RMS norm; and several commands in
+ * one launch. */
+#include "cuda/kernels/append.cuh"
 
 /* ---- compressor: a block is a row, a thread a feature ----------------------------------------------------- */
 
@@ -158,13 +159,11 @@ static __device__ void initialise(const dsri_compressor_plan &plan, const dsri_c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512) dsr_compressor_f32__cuda(const __grid_constant__ dsri_compressor_plan plan,
-                                                                          uint8_t *)
+/* squares: shared memory of 512 elements. */
+static __device__ void compressor_block(const dsri_compressor_plan &plan, const grid_place &at, float *squares)
 {
-    let_next_launch_start();
+    const dsri_compressor_row_plan &row = plan.rows[at.x];
     wait_for_prior_launch();
-    __shared__ float squares[512];
-    const dsri_compressor_row_plan &row = plan.rows[blockIdx.x];
     uint16_t *output = row.output;
     if (plan.ratio == 4 && row.n_tokens == 1 && row.start_pos % 4 == 3) {
         end_group_of_4(plan, row, squares);
@@ -195,6 +194,14 @@ extern "C" __global__ void __launch_bounds__(512) dsr_compressor_f32__cuda(const
             output[f] = 0;
 }
 
+extern "C" __global__ void __launch_bounds__(DSRI_BUNDLE_THREADS) dsr_compressor_f32__cuda(
+    const __grid_constant__ dsri_compressor_plan plan, uint8_t *)
+{
+    __shared__ float squares[DSRI_HEAD_DIM];
+    let_next_launch_start();
+    compressor_block(plan, own_place(), squares);
+}
+
 /* ---- gather and copy -------------------------------------------------------------------------------------- */
 
 extern "C" __global__ void dsr_gather_f32__cuda(const __grid_constant__ dsri_gather_plan plan, uint8_t *)
@@ -210,12 +217,11 @@ extern "C" __global__ void dsr_gather_f32__cuda(const __grid_constant__ dsri_gat
     }
 }
 
-extern "C" __global__ void dsr_copy_bytes__cuda(const __grid_constant__ dsri_copy_plan plan, uint8_t *)
+static __device__ void copy_block(const dsri_copy_plan &plan, const grid_place &at)
 {
-    let_next_launch_start();
+    const dsri_copy_row_plan &row = plan.rows[at.x];
     wait_for_prior_launch();
-    const dsri_copy_row_plan &row = plan.rows[blockIdx.x];
-    for (uint64_t copy = blockIdx.y; copy < row.n_copies; copy += gridDim.y) {
+    for (uint64_t copy = at.y; copy < row.n_copies; copy += at.ny) {
         const uint64_t to = row.destination_row + copy;
         const uint8_t *source = row.source + copy * plan.row_bytes;
         uint8_t *destination = row.destination + (row.ring_rows ? to % row.ring_rows : to) * plan.row_bytes;
@@ -227,6 +233,13 @@ extern "C" __global__ void dsr_copy_bytes__cuda(const __grid_constant__ dsri_cop
             for (uint64_t i = threadIdx.x; i < plan.row_bytes; i += blockDim.x)
                 destination[i] = source[i];
     }
+}
+
+extern "C" __global__ void __launch_bounds__(DSRI_BUNDLE_THREADS) dsr_copy_bytes__cuda(
+    const __grid_constant__ dsri_copy_plan plan, uint8_t *)
+{
+    let_next_launch_start();
+    copy_block(plan, own_place());
 }
 
 /* ---- RoPE: blocks are (row, token), (part of the heads) ---------------------------------------------------- */
@@ -264,13 +277,13 @@ static __device__ __forceinline__ uint32_t rope_pair(const dsri_rope_plan &plan,
 
 /* 8 features at a time: BF16 input, and 16-byte aligned rows. */
 static __device__ void rope_token_by_words(const dsri_rope_plan &plan, const dsri_rope_row_plan &row, uint32_t token,
-                                           const rope_angles &angles)
+                                           const grid_place &at, const rope_angles &angles)
 {
     const uint32_t words = plan.head_dim / 8;
     const uint64_t first = (uint64_t)token * plan.n_heads * words;
     const uint4 *input = static_cast<const uint4 *>(row.input) + first;
     uint4 *output = reinterpret_cast<uint4 *>(row.output) + first;
-    for (uint32_t i = blockIdx.z * blockDim.x + threadIdx.x; i < plan.n_heads * words; i += gridDim.z * blockDim.x) {
+    for (uint32_t i = at.z * blockDim.x + threadIdx.x; i < plan.n_heads * words; i += at.nz * blockDim.x) {
         const uint4 word = input[i];
         uint32_t w[4] = {word.x, word.y, word.z, word.w};
 #pragma unroll
@@ -282,28 +295,27 @@ static __device__ void rope_token_by_words(const dsri_rope_plan &plan, const dsr
 }
 
 static __device__ void rope_token(const dsri_rope_plan &plan, const dsri_rope_row_plan &row, uint32_t token,
-                                  const rope_angles &angles)
+                                  const grid_place &at, const rope_angles &angles)
 {
     const uint32_t half = plan.head_dim / 2;
     const uint64_t first = (uint64_t)token * plan.n_heads * plan.head_dim;
-    for (uint32_t i = blockIdx.z * blockDim.x + threadIdx.x; i < plan.n_heads * half; i += gridDim.z * blockDim.x) {
+    for (uint32_t i = at.z * blockDim.x + threadIdx.x; i < plan.n_heads * half; i += at.nz * blockDim.x) {
         const uint32_t f = i % half * 2;
-        const uint64_t at = first + (uint64_t)(i / half) * plan.head_dim + f;
-        const float a = rope_element(plan, row.input, at), b = rope_element(plan, row.input, at + 1);
+        const uint64_t element = first + (uint64_t)(i / half) * plan.head_dim + f;
+        const float a = rope_element(plan, row.input, element), b = rope_element(plan, row.input, element + 1);
         const uint32_t y = rope_pair(plan, f, a, b, angles);
-        row.output[at] = (uint16_t)y;
-        row.output[at + 1] = (uint16_t)(y >> 16);
+        row.output[element] = (uint16_t)y;
+        row.output[element + 1] = (uint16_t)(y >> 16);
     }
 }
 
-extern "C" __global__ void dsr_rope_bf16__cuda(const __grid_constant__ dsri_rope_plan plan, uint8_t *)
+/* angles: shared memory. */
+static __device__ void rope_block(const dsri_rope_plan &plan, const grid_place &at, rope_angles &angles)
 {
-    __shared__ rope_angles angles;
-    const dsri_rope_row_plan &row = plan.rows[blockIdx.x];
+    const dsri_rope_row_plan &row = plan.rows[at.x];
     const bool by_words = !plan.input_is_f32 && plan.head_dim % 8 == 0 &&
                           (((uintptr_t)row.input | (uintptr_t)row.output) & 15) == 0;
-    let_next_launch_start();
-    for (uint32_t token = blockIdx.y; token < row.n_tokens; token += gridDim.y) {
+    for (uint32_t token = at.y; token < row.n_tokens; token += at.ny) {
         __syncthreads();
         if (threadIdx.x < plan.rope_dim / 2) {
             const uint32_t position = row.start_pos + token * row.position_step;
@@ -318,10 +330,18 @@ extern "C" __global__ void dsr_rope_bf16__cuda(const __grid_constant__ dsri_rope
         wait_for_prior_launch();
         __syncthreads();
         if (by_words)
-            rope_token_by_words(plan, row, token, angles);
+            rope_token_by_words(plan, row, token, at, angles);
         else
-            rope_token(plan, row, token, angles);
+            rope_token(plan, row, token, at, angles);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(DSRI_BUNDLE_THREADS) dsr_rope_bf16__cuda(
+    const __grid_constant__ dsri_rope_plan plan, uint8_t *)
+{
+    __shared__ rope_angles angles;
+    let_next_launch_start();
+    rope_block(plan, own_place(), angles);
 }
 
 /* ---- fake quantisation: a warp is a vector ------------------------------------------------------------------ */
@@ -416,4 +436,33 @@ extern "C" __global__ void dsr_rms_norm_f32__cuda(const __grid_constant__ dsri_r
                 static_cast<uint16_t *>(plan.output)[first + f] = f32_to_finite_bf16(y);
         }
     }
+}
+
+/* ---- several commands in one launch ------------------------------------------------------------------------- */
+
+union bundle_shared {
+    float squares[DSRI_HEAD_DIM];
+    rope_angles angles;
+};
+
+extern "C" __global__ void __launch_bounds__(DSRI_BUNDLE_THREADS) dsr_bundle__cuda(const __grid_constant__ dsri_bundle plan,
+                                                                                  uint8_t *)
+{
+    __shared__ bundle_shared shared;
+    let_next_launch_start();
+    uint32_t i = 0;
+    while (i + 1 < plan.n_items && blockIdx.x >= plan.items[i + 1].first_block)
+        i++;
+    const dsri_bundle_item &item = plan.items[i];
+    const uint32_t b = blockIdx.x - item.first_block, nx = item.grid[0], ny = item.grid[1];
+    const grid_place at = {b % nx, b / nx % ny, b / nx / ny, nx, ny, item.grid[2]};
+    const void *own = &plan.plans[item.first_word];
+    if (item.code == DSRI_BUNDLE_COMPRESSOR)
+        compressor_block(*static_cast<const dsri_compressor_plan *>(own), at, shared.squares);
+    else if (item.code == DSRI_BUNDLE_COPY)
+        copy_block(*static_cast<const dsri_copy_plan *>(own), at);
+    else if (item.code == DSRI_BUNDLE_ROPE)
+        rope_block(*static_cast<const dsri_rope_plan *>(own), at, shared.angles);
+    else
+        append_block(*static_cast<const dsri_append_plan *>(own), at);
 }

@@ -3,10 +3,21 @@
 #ifndef DSRI_SCALAR_CUH
 #define DSRI_SCALAR_CUH
 
+#include "cuda/cuda_bundle.h"
 #include "ops/op_plans.h"
 #include "ops/sincos_fixed.h"
 
 #include <stdint.h>
+
+/* Where a block is in the grid of its command, and that grid's size. */
+struct grid_place {
+    uint32_t x, y, z, nx, ny, nz;
+};
+
+static __device__ __forceinline__ grid_place own_place()
+{
+    return grid_place{blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, gridDim.y, gridDim.z};
+}
 
 static __device__ __forceinline__ float bf16_to_f32(uint16_t x)
 {

@@ -1,0 +1,226 @@
+/* Small commands of a step on a CUDA device against the CPU, byte for byte: many that depend on nothing, which share a
+ * launch there, and others that wait for some of them; submitted, replayed, and submitted again at the next position. A
+ * plain program, for machines that have nothing else. Exit 0 if all agree, 1 if not, 77 if there is no device. */
+#include <dsrows/dsrows.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ROWS = 64, MAX_BUFFERS = 512, N_ENTRIES = 160, N_HEADS = 3 };
+
+typedef struct step {
+    dsr_context *context;
+    dsr_encoder *encoder;
+    uint32_t n_rows, position;
+    uint64_t random;
+    dsr_buffer *buffers[MAX_BUFFERS];
+    uint32_t n_buffers, n_used; /* made, and taken by the commands of this submit */
+} step;
+
+static void must(const step *s, dsr_status status, int line)
+{
+    if (status == DSR_OK)
+        return;
+    printf("line %d: %s: %s\n", line, dsr_status_name(status), dsr_context_error_text(s->context));
+    exit(1);
+}
+#define MUST(call) must(s, call, __LINE__)
+
+/* The next buffer: made and filled with random values the first time. */
+static dsr_view operand(step *s, uint64_t n_elements, dsr_dtype dtype)
+{
+    if (s->n_used == s->n_buffers) {
+        const uint64_t n_bytes = n_elements * (dtype == DSR_DTYPE_F32 ? 4 : 2);
+        unsigned char *bytes = malloc(n_bytes);
+        if (bytes == NULL || s->n_buffers == MAX_BUFFERS)
+            exit(1);
+        for (uint64_t i = 0; i < n_bytes; i++) {
+            s->random = s->random * 6364136223846793005u + 1442695040888963407u;
+            const unsigned char byte = (unsigned char)(s->random >> 56);
+            const int is_top = i % (dtype == DSR_DTYPE_F32 ? 4 : 2) == (dtype == DSR_DTYPE_F32 ? 3u : 1u);
+            bytes[i] = is_top ? (unsigned char)((byte & 0x81) | 0x3e) : byte; /* of sizes around 1 */
+        }
+        MUST(dsr_buffer_create(s->context, n_bytes, &s->buffers[s->n_buffers]));
+        MUST(dsr_buffer_write(s->buffers[s->n_buffers++], 0, bytes, n_bytes));
+        free(bytes);
+    }
+    return dsr_view_whole(s->buffers[s->n_used++], dtype);
+}
+
+static dsr_view encode_compressor(step *s, uint32_t dim)
+{
+    dsr_compressor_row rows[MAX_ROWS];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < s->n_rows; r++) {
+        rows[r].kv_state = operand(s, dsr_compressor_state_elements(4, dim), DSR_DTYPE_F32);
+        rows[r].score_state = operand(s, dsr_compressor_state_elements(4, dim), DSR_DTYPE_F32);
+        rows[r].token_row = rows[r].output_row = r;
+        rows[r].start_pos = s->position + r;
+    }
+    dsr_compressor_desc desc = DSR_COMPRESSOR_DESC_INIT;
+    desc.n_rows = s->n_rows;
+    desc.rows = rows;
+    desc.ratio = 4;
+    desc.dim = dim;
+    desc.epsilon = 1e-6f;
+    desc.kv = operand(s, (uint64_t)s->n_rows * 2 * dim, DSR_DTYPE_F32);
+    desc.score = operand(s, (uint64_t)s->n_rows * 2 * dim, DSR_DTYPE_F32);
+    desc.ape = operand(s, 8 * dim, DSR_DTYPE_F32);
+    desc.norm = operand(s, dim, DSR_DTYPE_F32);
+    desc.output = operand(s, (uint64_t)s->n_rows * dim, DSR_DTYPE_BF16);
+    MUST(dsr_encode_compressor(s->encoder, &desc));
+    return desc.output;
+}
+
+static void encode_append(step *s, dsr_view source, uint32_t dim, const dsr_view *caches, uint64_t first)
+{
+    dsr_append_row rows[MAX_ROWS];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < s->n_rows; r++) {
+        rows[r].cache = caches[r];
+        rows[r].n_entries = N_ENTRIES;
+        rows[r].first_entry = first + r % 7;
+        rows[r].source_row = r;
+        rows[r].start_pos = s->position + r;
+    }
+    dsr_append_desc desc = DSR_APPEND_DESC_INIT;
+    desc.n_rows = s->n_rows;
+    desc.rows = rows;
+    desc.dim = dim;
+    desc.source = source;
+    desc.frequencies = dsr_rope_frequencies(DSR_ROPE_YARN);
+    MUST(dsr_encode_append(s->encoder, &desc));
+}
+
+static dsr_view encode_rope(step *s, dsr_view input, uint32_t head_dim, int inverse)
+{
+    dsr_rope_row rows[MAX_ROWS];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < s->n_rows; r++) {
+        rows[r].row = r;
+        rows[r].start_pos = s->position + r;
+    }
+    dsr_rope_desc desc = DSR_ROPE_DESC_INIT;
+    desc.n_rows = s->n_rows;
+    desc.rows = rows;
+    desc.n_heads = N_HEADS;
+    desc.head_dim = head_dim;
+    desc.rope_dim = 64;
+    desc.inverse = inverse;
+    desc.input = input;
+    desc.output = operand(s, (uint64_t)s->n_rows * N_HEADS * head_dim, DSR_DTYPE_BF16);
+    desc.frequencies = dsr_rope_frequencies(DSR_ROPE_YARN);
+    MUST(dsr_encode_rope(s->encoder, &desc));
+    return desc.output;
+}
+
+static void encode_copy(step *s, dsr_view source, uint32_t n_elements)
+{
+    dsr_copy_row rows[MAX_ROWS];
+    memset(rows, 0, sizeof rows);
+    const dsr_view destination = operand(s, (uint64_t)s->n_rows * n_elements, DSR_DTYPE_BF16);
+    for (uint32_t r = 0; r < s->n_rows; r++) {
+        rows[r].destination = destination;
+        rows[r].destination_row = s->n_rows - 1 - r;
+        rows[r].source_row = r;
+    }
+    dsr_copy_desc desc = DSR_COPY_DESC_INIT;
+    desc.n_rows = s->n_rows;
+    desc.rows = rows;
+    desc.row_elements = n_elements;
+    desc.source = source;
+    MUST(dsr_encode_copy(s->encoder, &desc));
+}
+
+static void encode_all(step *s)
+{
+    dsr_view caches[MAX_ROWS], index_caches[MAX_ROWS];
+    s->n_used = 0;
+    for (uint32_t r = 0; r < s->n_rows; r++) {
+        caches[r] = operand(s, N_ENTRIES * 512, DSR_DTYPE_BF16);
+        index_caches[r] = operand(s, N_ENTRIES * 128, DSR_DTYPE_BF16);
+    }
+    const dsr_view entries = encode_compressor(s, 512), index_entries = encode_compressor(s, 128);
+    const dsr_view window = operand(s, (uint64_t)s->n_rows * 512, DSR_DTYPE_BF16);
+    encode_append(s, window, 512, caches, 0);
+    encode_copy(s, window, 512);
+    encode_append(s, entries, 512, caches, 16);
+    encode_append(s, index_entries, 128, index_caches, 0);
+    const dsr_view q = operand(s, (uint64_t)s->n_rows * N_HEADS * 512, DSR_DTYPE_BF16);
+    const dsr_view turned = encode_rope(s, q, 512, 0);
+    const dsr_view index_q = operand(s, (uint64_t)s->n_rows * N_HEADS * 128, DSR_DTYPE_BF16);
+    encode_copy(s, encode_rope(s, index_q, 128, 0), N_HEADS * 128);
+    encode_copy(s, encode_rope(s, turned, 512, 1), N_HEADS * 512);
+}
+
+static void run(step *s, dsr_context *context, uint32_t n_rows)
+{
+    memset(s, 0, sizeof *s);
+    s->context = context;
+    s->n_rows = n_rows;
+    s->random = n_rows;
+    MUST(dsr_encoder_create(context, &s->encoder));
+    for (s->position = 1000; s->position < 1003; s->position++) {
+        MUST(dsr_encoder_reset(s->encoder));
+        encode_all(s);
+        MUST(dsr_encoder_submit(s->encoder));
+        MUST(dsr_encoder_replay(s->encoder));
+    }
+    MUST(dsr_encoder_wait(s->encoder));
+}
+
+static void release(step *s)
+{
+    dsr_encoder_destroy(s->encoder);
+    while (s->n_buffers)
+        dsr_buffer_destroy(s->buffers[--s->n_buffers]);
+}
+
+static uint32_t n_unlike(const step *a, const step *b)
+{
+    uint32_t n = a->n_buffers != b->n_buffers;
+    for (uint32_t i = 0; i < a->n_buffers && i < b->n_buffers; i++) {
+        const uint64_t n_bytes = dsr_buffer_size(a->buffers[i]);
+        unsigned char *x = malloc(n_bytes), *y = malloc(n_bytes);
+        if (x == NULL || y == NULL)
+            exit(1);
+        must(a, dsr_buffer_read(a->buffers[i], 0, x, n_bytes), __LINE__);
+        must(b, dsr_buffer_read(b->buffers[i], 0, y, n_bytes), __LINE__);
+        n += memcmp(x, y, n_bytes) != 0;
+        free(x);
+        free(y);
+    }
+    return n;
+}
+
+int main(void)
+{
+    static const uint32_t n_rows[] = {1, 3, 8, 33, MAX_ROWS};
+    static step on_cpu, on_cuda;
+    dsr_context *cpu, *cuda;
+    uint32_t n_wrong = 0;
+    dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+    desc.device = DSR_DEVICE_CUDA;
+    if (dsr_context_create(&desc, &cuda) != DSR_OK) {
+        printf("skipped: %s\n", dsr_create_error_text());
+        return 77;
+    }
+    if (dsr_context_create(NULL, &cpu) != DSR_OK)
+        return 1;
+    for (uint32_t i = 0; i < sizeof n_rows / sizeof n_rows[0]; i++) {
+        run(&on_cpu, cpu, n_rows[i]);
+        run(&on_cuda, cuda, n_rows[i]);
+        const uint32_t n = n_unlike(&on_cpu, &on_cuda);
+        if (n)
+            printf("FAIL %u rows: %u buffers of %u differ\n", n_rows[i], n, on_cpu.n_buffers);
+        n_wrong += n;
+        release(&on_cpu);
+        release(&on_cuda);
+    }
+    dsr_context_destroy(cpu);
+    dsr_context_destroy(cuda);
+    printf("steps of small commands: %s\n",
+           n_wrong ? "CUDA differs from the CPU" : "CUDA equals the CPU, byte for byte");
+    return n_wrong != 0;
+}
