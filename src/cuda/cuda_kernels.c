@@ -163,13 +163,6 @@ static uint32_t scores_shared(const void *plan)
     return SCORES_FIXED_BYTES + p->n_heads * 128 * 4;
 }
 
-/* CLAIM_WORDS and MAX_CLAIM_TEAMS of kernels/indexer_common.cuh. */
-static uint64_t claim_bytes(const void *plan)
-{
-    (void)plan;
-    return 16 * 16 * 4;
-}
-
 static dsri_cuda_grid select_grid(const void *plan)
 {
     const dsri_indexer_plan *p = plan;
@@ -379,12 +372,10 @@ static const dsri_cuda_kernel kernels[] = {
     ROW_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
     ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     {.op = DSRI_OP_INDEXER,
-     .zeroed_bytes = claim_bytes,
      .n_launches = 2,
      .launches = {FP4_SCORES_LAUNCH, SELECT_LAUNCH},
      .accepts = has_packed_keys_alone},
     {.op = DSRI_OP_INDEXER,
-     .zeroed_bytes = claim_bytes,
      .n_launches = 2,
      .launches = {{.entry = "dsr_indexer_scores_bf16__cuda",
                    .block_x = 128,
@@ -394,21 +385,18 @@ static const dsri_cuda_kernel kernels[] = {
                    .grid = scores_grid},
                   SELECT_LAUNCH}},
     {.op = DSRI_OP_INDEXER,
-     .zeroed_bytes = claim_bytes,
      .exactness = DSR_EXACT_ROW,
      .n_launches = 2,
      .launches = {STREAM_SCORES_LAUNCH, SELECT_LAUNCH},
      .accepts = has_keys_in_pieces,
      .min_compute = 90},
     {.op = DSRI_OP_INDEXER,
-     .zeroed_bytes = claim_bytes,
      .exactness = DSR_EXACT_ROW,
      .n_launches = 2,
      .launches = {ROW_SCORES_LAUNCH, SELECT_LAUNCH},
      .accepts = has_no_packed_keys},
     /* Each row by the kernel that it has alone. */
     {.op = DSRI_OP_INDEXER,
-     .zeroed_bytes = claim_bytes,
      .exactness = DSR_EXACT_ROW,
      .n_launches = 3,
      .launches = {ROW_SCORES_LAUNCH, FP4_SCORES_LAUNCH, SELECT_LAUNCH},

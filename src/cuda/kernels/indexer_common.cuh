@@ -8,9 +8,6 @@
 
 enum { INDEX_TILE = DSRI_INDEX_TILE }; /* keys that a block scores at a time */
 
-/* Counters of claimed work, in words of the command's zeroed memory; the selection leaves zeros there. */
-enum { CLAIM_WORDS = 16, MAX_CLAIM_TEAMS = 16 };
-
 /* Selection looks for groups of 16 keys before it looks at keys where there are many. */
 static __device__ __forceinline__ bool has_maxima(uint64_t n_seen, uint32_t top_k)
 {

@@ -4,7 +4,7 @@
 enum { SELECT_THREADS = 1024 };
 
 extern "C" __global__ void __launch_bounds__(SELECT_THREADS)
-    dsr_indexer_select_f32__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *zeroed)
+    dsr_indexer_select_f32__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *)
 {
     extern __shared__ uint4 shared_memory[];
     select_shared &shared = *reinterpret_cast<select_shared *>(shared_memory);
@@ -13,7 +13,5 @@ extern "C" __global__ void __launch_bounds__(SELECT_THREADS)
     find_query(plan, blockIdx.x, at);
     prepare_select<SELECT_THREADS>(shared);
     wait_for_prior_launch();
-    if (blockIdx.x == 0 && threadIdx.x < CLAIM_WORDS * MAX_CLAIM_TEAMS)
-        reinterpret_cast<uint32_t *>(zeroed)[threadIdx.x] = 0;
     select_query<SELECT_THREADS>(at, plan.top_k, shared);
 }

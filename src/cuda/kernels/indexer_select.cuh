@@ -30,7 +30,7 @@ struct select_shared {
     uint32_t blocks[SELECT_BLOCKS];
     uint32_t warp_sums[32];
     uint32_t bin, before, inside, total; /* of the last search */
-    uint32_t taken[2], top, least;       /* groups and items, and the range of values, in the usual case */
+    uint32_t top, least;                 /* of the values, in the usual case */
 };
 
 /* Values to choose from: scores of all keys, of all keys of the listed groups of 16, or maxima of groups. */
@@ -440,15 +440,14 @@ static __device__ __forceinline__ uint32_t bound_of_own(const float4 own[SELECT_
     }
 }
 
-/* Calls take(place, value, number) for the thread's values that reach the bound; places follow *n_taken, in any order.
- */
-template <int THREADS, typename Take>
-static __device__ __forceinline__ void take_own(const float4 own[SELECT_OWN<THREADS>], uint32_t first, float bound,
-                                                uint32_t *n_taken, select_shared &shared, Take take)
+/* Marks the thread's values that reach the bound, bit 4 * j + e for value e of its four j, and keeps the fours where
+ * they can be numbered. */
+template <int THREADS>
+static __device__ __forceinline__ uint32_t mark_own(const float4 own[SELECT_OWN<THREADS>], float bound,
+                                                    select_shared &shared)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    float4 *kept = reinterpret_cast<float4 *>(shared.values) + threadIdx.x; /* where they can be numbered */
     static_assert(SELECT_OWN<THREADS> <= 8, "a mark for each of a thread's values");
+    float4 *kept = reinterpret_cast<float4 *>(shared.values) + threadIdx.x;
     uint32_t marks = 0;
 #pragma unroll
     for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++) {
@@ -458,68 +457,130 @@ static __device__ __forceinline__ void take_own(const float4 own[SELECT_OWN<THRE
         marks |= own[j].z >= bound ? 4u << 4 * j : 0;
         marks |= own[j].w >= bound ? 8u << 4 * j : 0;
     }
-    const uint32_t n = (uint32_t)__popc(marks);
-    uint32_t place = n;
-#pragma unroll
-    for (uint32_t s = 1; s < 32; s *= 2) {
-        const uint32_t other = __shfl_up_sync(0xffffffffu, place, s);
-        place += lane >= s ? other : 0;
-    }
-    uint32_t start = 0;
-    if (lane == 31 && place)
-        start = atomicAdd(n_taken, place);
-    place += __shfl_sync(0xffffffffu, start, 31) - n;
+    return marks;
+}
+
+/* Calls take(value, number) for the marked values of those from four `first` on. */
+template <int THREADS, typename Take>
+static __device__ __forceinline__ void take_marked(uint32_t marks, uint32_t first, const select_shared &shared,
+                                                   Take take)
+{
+    const float *kept = reinterpret_cast<const float *>(shared.values) + 4 * threadIdx.x;
 #pragma unroll 1
     for (; marks; marks &= marks - 1) {
-        const uint32_t bit = (uint32_t)__ffs((int)marks) - 1, j = bit / 4, e = bit % 4;
-        take(place++, reinterpret_cast<const float *>(&kept[j * THREADS])[e],
-             4 * (first + j * THREADS + threadIdx.x) + e);
+        const uint32_t bit = (uint32_t)__ffs((int)marks) - 1, at = bit / 4 * (4 * THREADS) + bit % 4;
+        take(kept[at], 4 * (first + threadIdx.x) + at);
     }
 }
 
+/* Lists the groups of which k of the greatest keys are; gives how many, SELECT_BLOCKS + 1 if there is no room. */
+template <int THREADS>
+static __device__ __forceinline__ uint32_t list_groups(const select_source &groups, uint32_t k, uint32_t &bound,
+                                                       uint32_t &greatest, select_shared &shared)
+{
+    float4 own[SELECT_OWN<THREADS>];
+    uint32_t n;
+    load_own<THREADS>(groups, 0, own);
+    bound = bound_of_own<THREADS>(own, groups.n <= 4 * THREADS, k, greatest, shared);
+    const uint32_t marks = mark_own<THREADS>(own, score_of_ordered(bound), shared);
+    uint32_t place = sum_before<THREADS>((uint32_t)__popc(marks), n, shared);
+    if (n > SELECT_BLOCKS)
+        return SELECT_BLOCKS + 1;
+    take_marked<THREADS>(marks, 0, shared, [&](float, uint32_t i) { shared.blocks[place++] = i; });
+    __syncthreads();
+    return n;
+}
+
+/* Turns the counts of bins into the places where they start; gives the sum. */
+template <int THREADS> static __device__ __forceinline__ uint32_t start_bins(select_shared &shared)
+{
+    constexpr uint32_t OWN = (SELECT_BINS + THREADS - 1) / THREADS;
+    uint32_t counts[OWN], mine = 0, total;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t i = 0; i < OWN; i++) {
+        counts[i] = shared.bins[threadIdx.x * OWN + i];
+        mine += counts[i];
+    }
+    uint32_t before = sum_before<THREADS>(mine, total, shared);
+#pragma unroll
+    for (uint32_t i = 0; i < OWN; i++) {
+        shared.bins[threadIdx.x * OWN + i] = before;
+        before += counts[i];
+    }
+    __syncthreads();
+    return total;
+}
+
 /* As select_query, if there are few values and not too many reach the bound that one look at them gives: if not, false,
- * with bins of zeros and nothing written. */
+ * with bins of zeros and nothing written. What reaches the bound is sorted by counting, without being listed before:
+ * into bins by value (by index if all values are equal), then within the bin. */
 template <int THREADS>
 static __device__ __forceinline__ bool select_at_once(const indexer_query &at, uint32_t k, select_shared &shared)
 {
-    const uint32_t room_for_items = max(2 * k, 512u); /* SELECT_ITEMS at most */
+    const uint32_t room = max(2 * k, 512u); /* SELECT_ITEMS at most */
     const uint32_t n_groups = (at.n_seen + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK;
     select_source from = {at.scores, nullptr, at.n_seen, at.n_seen};
-    if (at.maxima)
-        from = select_source{at.maxima, nullptr, n_groups, n_groups};
-    if (from.n > SELECT_VALUES)
+    if ((at.maxima ? n_groups : at.n_seen) > SELECT_VALUES)
         return false;
-    uint32_t greatest = 0, bound = 0, level = at.maxima ? 0 : 1;
+    uint32_t greatest = 0, bound = 0, marks = 0, n = 0;
     __syncthreads();
+    if (at.maxima) {
+        const select_source groups = {at.maxima, nullptr, n_groups, n_groups};
+        from.n = DSRI_SCORE_BLOCK * list_groups<THREADS>(groups, k, bound, greatest, shared);
+        from.blocks = shared.blocks;
+        if (from.n > DSRI_SCORE_BLOCK * SELECT_BLOCKS)
+            return false;
+    }
+    const auto item_of = [&](float v, uint32_t i) {
+        return (uint64_t)ordered_score(v) << 32 | (uint32_t)~key_of(from, i);
+    };
+    bool by_key = false;
+    uint32_t top = 0, shift = 0;
+    const auto bin_of = [&](uint64_t item) { return (top - (uint32_t)(by_key ? item : item >> 32)) >> shift; };
 #pragma unroll 1
-    for (;; level++) {
-        const uint32_t room = level == 0 ? min(room_for_items, (uint32_t)SELECT_BLOCKS) : room_for_items;
+    for (uint32_t round = 0; round < 2; round++) { /* counts, then places */
 #pragma unroll 1
         for (uint32_t first = 0; 4 * first < from.n; first += SELECT_OWN<THREADS> * THREADS) {
-            float4 own[SELECT_OWN<THREADS>];
-            load_own<THREADS>(from, first, own);
-            if (bound == 0)
-                bound = bound_of_own<THREADS>(own, from.n <= 4 * THREADS, k, greatest, shared);
-            take_own<THREADS>(own, first, score_of_ordered(bound), &shared.taken[level], shared,
-                              [&](uint32_t place, float v, uint32_t i) {
-                                  if (place >= room)
-                                      return;
-                                  if (level == 0)
-                                      shared.blocks[place] = i;
-                                  else
-                                      shared.items[place] =
-                                          (uint64_t)ordered_score(v) << 32 | (uint32_t)~key_of(from, i);
-                              });
+            if (round == 0 || from.n > SELECT_VALUES) {
+                float4 own[SELECT_OWN<THREADS>];
+                load_own<THREADS>(from, first, own);
+                if (bound == 0)
+                    bound = bound_of_own<THREADS>(own, from.n <= 4 * THREADS, k, greatest, shared);
+                marks = mark_own<THREADS>(own, score_of_ordered(bound), shared);
+                by_key = greatest == bound;
+                top = by_key ? 0xffffffffu : greatest;
+                shift = shift_for(by_key ? at.n_seen : greatest - bound);
+            }
+            take_marked<THREADS>(marks, first, shared, [&](float v, uint32_t i) {
+                const uint64_t item = item_of(v, i);
+                if (round == 0)
+                    atomicAdd(&shared.bins[bin_of(item)], 1u);
+                else
+                    shared.items[atomicAdd(&shared.bins[bin_of(item)], 1u)] = item;
+            });
         }
-        __syncthreads();
-        const uint32_t n = shared.taken[level];
-        if (n > room)
+        if (round == 0)
+            n = start_bins<THREADS>(shared);
+        if (n > room) {
+            for (uint32_t i = threadIdx.x; i < SELECT_BINS; i += THREADS)
+                shared.bins[i] = 0;
             return false;
-        if (level == 1)
-            break;
-        from = select_source{at.scores, shared.blocks, n * DSRI_SCORE_BLOCK, at.n_seen};
+        }
     }
-    sort_and_write<THREADS>(at, k, shared.taken[1], greatest, bound, shared);
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+        const uint64_t item = shared.items[i];
+        const uint32_t bin = bin_of(item), end = shared.bins[bin];
+        uint32_t rank = bin ? shared.bins[bin - 1] : 0;
+        for (uint32_t j = rank; j < end; j++)
+            rank += shared.items[j] > item;
+        if (rank < k)
+            at.output[rank] = (int32_t) ~(uint32_t)item + at.offset;
+    }
+    for (uint32_t i = n + threadIdx.x; i < k; i += THREADS)
+        at.output[i] = -1;
     return true;
 }
 
@@ -529,7 +590,7 @@ template <int THREADS> static __device__ __forceinline__ void prepare_select(sel
     for (uint32_t i = threadIdx.x; i < SELECT_BIN_SLOTS; i += THREADS)
         shared.bins[i] = 0;
     if (threadIdx.x == 0) {
-        shared.taken[0] = shared.taken[1] = shared.top = 0;
+        shared.top = 0;
         shared.least = 0xffffffffu;
     }
 }
