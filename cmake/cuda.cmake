@@ -1,7 +1,7 @@
 # The CUDA back end: device code compiled by nvcc to cubins and PTX, joined to one fatbin and embedded. Building needs nvcc;
 # running needs only the driver. Without nvcc the library builds without it and says so.
 
-set(DSR_CUDA_ARCHS "90;80" CACHE STRING "Compute capabilities to embed machine code for; the first also as PTX, for later devices")
+set(DSR_CUDA_ARCHS "90a;80" CACHE STRING "Compute capabilities to embed machine code for; the first also as PTX, for later devices")
 
 set(dsr_has_cuda OFF)
 if(NOT DSR_CUDA STREQUAL "OFF")
@@ -22,7 +22,9 @@ if(dsr_has_cuda)
     file(GLOB dsr_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c)
     file(GLOB dsr_cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/kernels/*.cu)
     file(GLOB dsr_cuda_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/kernels/*.cuh)
+    # PTX of 90a would be for 9.0 alone.
     list(GET DSR_CUDA_ARCHS 0 dsr_cuda_ptx)
+    string(REPLACE "a" "" dsr_cuda_ptx "${dsr_cuda_ptx}")
     # No contraction, no flush to zero, exact division and square root: the bits depend on it.
     set(dsr_nvcc_flags -std=c++17 -O3 --fmad=false -ftz=false -prec-div=true -prec-sqrt=true -I${PROJECT_SOURCE_DIR}/src)
     set(dsr_cuda_dir ${PROJECT_BINARY_DIR}/cuda)

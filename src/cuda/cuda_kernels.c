@@ -95,7 +95,7 @@ static uint64_t index_tiles(const dsri_indexer_plan *p, uint32_t tile_keys)
 }
 
 /* Blocks that a Hopper device runs at once: how many there are changes no bits. */
-enum { SCORE_BLOCKS = 3 * 132, TENSOR_SCORE_BLOCKS = 132 };
+enum { SCORE_BLOCKS = 2 * 132, TENSOR_SCORE_BLOCKS = 132 };
 
 static dsri_cuda_grid scores_grid(const void *plan)
 {
@@ -124,6 +124,12 @@ static int has_packed_keys_alone(const void *plan)
 {
     const dsri_indexer_plan *p = plan;
     return n_packed_rows(p) == p->n_rows;
+}
+
+static int has_packed_keys_and_64_heads(const void *plan)
+{
+    const dsri_indexer_plan *p = plan;
+    return has_packed_keys_alone(plan) && p->n_heads == 64;
 }
 
 static int has_packed_keys_too(const void *plan)
@@ -171,11 +177,13 @@ static dsri_cuda_grid select_grid(const void *plan)
 
 /* select_shared of kernels/indexer_select.cuh; row_shared of kernels/indexer_scores_row.cu and the rings of
  * kernels/indexer_scores_stream.cu: 8 rings of 6 stages; fp4_shared of kernels/indexer_fp4.cu: 12 rings of 5 stages,
- * and queries of up to 2 groups of 64 heads. */
+ * and queries of up to 2 groups of 64 heads; wide_shared of kernels/indexer_fp4_wide.cu: 16 rings of 4 stages, and 64
+ * heads. */
 enum {
     SELECT_SHARED_BYTES = 16384 * 4 + 4096 * 8 + 2308 * 4 + 2048 * 4 + 256,
     ROW_SCORES_SHARED_BYTES = 8 * 6 * 4096 + 64 * 8 + 256,
     STREAM_SCORES_SHARED_BYTES = 8 * (6 * 4096 + 128),
+    WIDE_SCORES_SHARED_BYTES = 16 * 4 * (2048 + 128) + 8192 + 512 + 512 + 64 + 128,
     FP4_SCORES_SHARED_BYTES = 12 * 5 * (2048 + 128) + 2 * (8192 + 512 + 512) + 64 + 128
 };
 
@@ -189,6 +197,12 @@ enum {
     {                                                                                                                  \
         .entry = "dsr_indexer_scores_stream_bf16__cuda", .block_x = 256, .waits = 1,                                   \
         .shared_bytes = STREAM_SCORES_SHARED_BYTES, .grid = row_scores_grid,                                           \
+    }
+
+#define WIDE_SCORES_LAUNCH                                                                                             \
+    {                                                                                                                  \
+        .entry = "dsr_indexer_scores_wide_fp4__cuda", .block_x = 512, .waits = 1,                                      \
+        .shared_bytes = WIDE_SCORES_SHARED_BYTES, .grid = fp4_scores_grid,                                             \
     }
 
 #define FP4_SCORES_LAUNCH                                                                                              \
@@ -371,6 +385,11 @@ static const dsri_cuda_kernel kernels[] = {
     EXACT_ATTENTIONS(DSRI_OP_FLASH_ATTENTION),
     ROW_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
     ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
+    {.op = DSRI_OP_INDEXER,
+     .n_launches = 2,
+     .launches = {WIDE_SCORES_LAUNCH, SELECT_LAUNCH},
+     .accepts = has_packed_keys_and_64_heads,
+     .min_compute = 90},
     {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
      .launches = {FP4_SCORES_LAUNCH, SELECT_LAUNCH},

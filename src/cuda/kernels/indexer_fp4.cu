@@ -1,34 +1,9 @@
-/* Device-exact index scores of packed FP4 keys on tensor cores.
- *
- * A key's values doubled are integers up to 12; shifted by how far its block's scale lies above the least of its four,
- * 48 at most. A query head whose values are integers up to 127 times a power of two becomes bytes. Then a dot product
- * is an integer below 2^20 times a power of two, every partial sum of the F32 chain is exact, and so is the sum of
- * products of bytes in any order. Powers of two that all heads of a key share wait until its score is summed. Keys and
- * queries that are not such take the chain itself, with the same bits either way.
- *
- * Bytes of keys carry 48 more, so that a nibble becomes one by a table of 8 bytes for each sign; the accumulators start
- * that much lower, and end as the dot product. Its bits are those of a subnormal float, 2^-149 times as large, or of a
- * NaN where it is negative: one product that saturates is relu and weight at once. Weights are taken without their
- * signs, which come back as factors in the sum over the heads. */
-#include "cuda/kernels/indexer_runs.cuh"
+/* Device-exact index scores of packed FP4 keys by mma.sync, keys as the columns: a warp holds all heads in registers.
+ */
+#include "cuda/kernels/indexer_fp4.cuh"
 
 enum { FP4_WARPS = 12, FP4_THREADS = 32 * FP4_WARPS, FP4_STAGES = 5 };
-enum {
-    FP4_KEYS = 8,
-    FP4_BATCHES = 4,
-    FP4_TILE = FP4_KEYS * FP4_BATCHES
-}; /* keys a matrix; matrices of a warp's tile */
-enum { FP4_MAX_GROUPS = 2, FP4_STEPS = 4, FP4_BIAS = 48 };
-
-struct fp4_stage {
-    uint4 values[FP4_TILE][4]; /* a key's four blocks */
-    uint32_t scales[FP4_TILE];
-};
-
-/* Tables for a key's block: entry m of `plus` is 48 + 2 * value m << shift, of `minus` 48 - that. */
-struct alignas(16) fp4_tables {
-    uint32_t plus[2], minus[2];
-};
+enum { FP4_KEYS = 8, FP4_BATCHES = FP4_TILE / FP4_KEYS, FP4_MAX_GROUPS = 2, FP4_STEPS = 4 };
 
 /* A query as fragments of 16 heads: groups of 64 heads (or one of 32), those of 128 the even and the odd ones. Row r of
  * fragment i of n is head r % 8 + 8 * (i + n * (r / 8)) of its group: a lane's two rows and all fragments are heads 8
@@ -48,82 +23,6 @@ struct fp4_shared {
     uint32_t n_bad;      /* heads that are not bytes, or whose weights are too great or small */
     uint32_t n_positive; /* weights without a sign */
 };
-
-/* Starts the copies of 16 keys that may be in a page, or seen in part; what is not seen, or in a bad page, gives zeros,
- * whose scales are taken for bad ones. */
-static __device__ __noinline__ void stage_half_fp4(const indexer_query &at, uint32_t first_key, uint4 (*values)[4],
-                                                   uint32_t *scales)
-{
-    enum { HALF = FP4_TILE / 2 };
-    const uint32_t lane = threadIdx.x % 32;
-    const dsri_cache keys = at.keys;
-    const uint32_t n = first_key < at.n_seen ? min(at.n_seen - first_key, (uint32_t)HALF) : 0;
-    dsri_cache_entry first = {nullptr, nullptr};
-    if (n)
-        first = dsri_cache_at(&keys, first_key); /* 16 keys are in one page */
-    const uint32_t n_there = first.values ? n : 0;
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t key = 8 * i + lane / 4;
-        const bool is_there = key < n_there;
-        copy_async_16(&values[key][lane % 4], is_there ? first.values + 512 * i + 16 * lane : keys.pages,
-                      is_there ? 16 : 0);
-    }
-    if (lane < HALF / 4) {
-        const uint32_t n_bytes = 4 * lane < n_there ? min(4 * (n_there - 4 * lane), 16u) : 0;
-        copy_async_16(&scales[4 * lane], n_bytes ? first.scales + 16 * lane : keys.pages, n_bytes);
-    }
-}
-
-/* Where this lane's parts of keys that lie in one piece are, and how many of them are seen; none if they are in pages.
- */
-struct fp4_source {
-    const uint8_t *values, *scales;
-    uint32_t n_keys;
-};
-
-static __device__ __forceinline__ fp4_source source_of_fp4(const indexer_query &at)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    fp4_source from;
-    from.values = at.keys.pages + 16 * lane;
-    from.scales = at.keys.pages + at.keys.scales_offset + 16 * lane;
-    from.n_keys = at.keys.page_table == nullptr ? at.n_seen : 0;
-    return from;
-}
-
-/* Starts the copies of a tile. */
-static __device__ __forceinline__ void stage_fp4_keys(const indexer_query &at, const fp4_source &from,
-                                                      uint32_t first_key, fp4_stage &stage)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    if (first_key + FP4_TILE <= from.n_keys) {
-        const uint8_t *values = from.values + (uint64_t)first_key * DSRI_FP4_KEY_BYTES;
-#pragma unroll
-        for (uint32_t i = 0; i < FP4_BATCHES; i++)
-            copy_async_16(&stage.values[FP4_KEYS * i + lane / 4][lane % 4], values + 512 * i, 16);
-        if (lane < FP4_TILE / 4)
-            copy_async_16(&stage.scales[4 * lane], from.scales + first_key * 4ull, 16);
-        return;
-    }
-    stage_half_fp4(at, first_key, stage.values, stage.scales);
-    stage_half_fp4(at, first_key + FP4_TILE / 2, stage.values + FP4_TILE / 2, stage.scales + FP4_TILE / 2);
-}
-
-/* 2^n for a normal result. */
-static __device__ __forceinline__ float power_of_two(int n)
-{
-    return __uint_as_float((uint32_t)(n + 127) << 23);
-}
-
-/* Exponent of the lowest bit of a normal value; great for a zero, and bad for what is neither. */
-enum { FP4_ZERO = 1000, FP4_NOT_BYTES = -1000 };
-static __device__ __forceinline__ int low_exponent(uint32_t bf16)
-{
-    const int exponent = (int)(bf16 >> 7 & 255u), low = exponent - 134 + __ffs((int)(bf16 | 128u)) - 1;
-    const int of_normal = exponent == 0 || exponent == 255 ? FP4_NOT_BYTES : low;
-    return (bf16 & 0x7fffu) == 0 ? FP4_ZERO : of_normal;
-}
 
 /* One head as bytes times 2^exponent, by one warp; 4 features a lane. Gives whether it can be. */
 static __device__ __forceinline__ bool head_to_bytes(uint2 features, int &exponent, uint32_t &bytes, int &sum)
@@ -181,10 +80,6 @@ static __device__ __forceinline__ fp4_heads load_fp4_heads(const indexer_query &
     return heads;
 }
 
-/* Exponents of the sizes of weights, which are multiplied by the bits of integers as floats and by 2^FP4_WEIGHT_UNIT.
- */
-enum { FP4_WEIGHT_UNIT = 89 };
-
 /* Lays out one head for groups of n_fragments; gives whether it can be. A warp calls it. */
 static __device__ __forceinline__ bool stage_fp4_head(uint32_t h, uint2 features, float weight, uint32_t n_fragments,
                                                       uint32_t n_groups, fp4_query &query)
@@ -193,19 +88,17 @@ static __device__ __forceinline__ bool stage_fp4_head(uint32_t h, uint2 features
     const uint32_t fragment = in_group / 8 % n_fragments, upper = in_group / 8 / n_fragments;
     int exponent, sum;
     uint32_t bytes;
-    const bool are_bytes = head_to_bytes(features, exponent, bytes, sum);
+    bool is_good = head_to_bytes(features, exponent, bytes, sum);
     uint4 &place = query.bytes[group][fragment][lane % 8 / 2][4 * row + lane / 8];
     reinterpret_cast<uint32_t *>(&place)[upper + lane % 2 * 2] = bytes;
-    const float size = __fmul_rn(fabsf(weight), power_of_two(are_bytes ? exponent : 0));
+    const float size = size_of_weight(weight, is_good ? exponent : 0, is_good);
     if (lane == 0) {
-        reinterpret_cast<float *>(&query.weights[group][fragment][row])[upper] =
-            __fmul_rn(size, power_of_two(FP4_WEIGHT_UNIT));
-        reinterpret_cast<float *>(&query.signs[group][fragment][row])[upper] =
-            __float_as_int(weight) < 0 ? -1.0f : 1.0f;
+        reinterpret_cast<float *>(&query.weights[group][fragment][row])[upper] = size;
+        reinterpret_cast<float *>(&query.signs[group][fragment][row])[upper] = sign_of(weight);
         int *start = reinterpret_cast<int *>(&query.starts[group][fragment][row]) + 2 * upper;
         start[0] = start[1] = -FP4_BIAS * sum;
     }
-    return are_bytes && (size == 0.0f ? weight == 0.0f : size >= 0x1p-66f && size < 0x1p38f);
+    return is_good;
 }
 
 /* Lays out this warp's heads, of which the first have been loaded. */
@@ -233,24 +126,6 @@ static __device__ __forceinline__ void stage_fp4_heads(const indexer_query &at, 
     }
 }
 
-static __device__ __forceinline__ fp4_tables tables_for(uint32_t shift)
-{
-    const uint32_t factor = 1u << shift, bias = FP4_BIAS * 0x01010101u;
-    fp4_tables tables;
-    tables.plus[0] = 0x03020100u * factor + bias;
-    tables.plus[1] = 0x0c080604u * factor + bias;
-    tables.minus[0] = 2 * bias - tables.plus[0];
-    tables.minus[1] = 2 * bias - tables.plus[1];
-    return tables;
-}
-
-/* Bytes of the four values in the low half of a word. A table gives zero for a nibble of the other sign. */
-static __device__ __forceinline__ uint32_t widen_4(const fp4_tables &tables, uint32_t nibbles, uint32_t negated)
-{
-    return select_bytes(tables.plus[0], tables.plus[1], nibbles) |
-           select_bytes(tables.minus[0], tables.minus[1], negated);
-}
-
 /* The integer products of a group of heads with 8 keys, of which a lane has one block of one. */
 template <int FRAGMENTS, typename Bytes>
 static __device__ __forceinline__ void multiply_fp4(uint4 block, const int4 starts[4][8], Bytes bytes,
@@ -268,12 +143,6 @@ static __device__ __forceinline__ void multiply_fp4(uint4 block, const int4 star
             multiply_add_bytes(dots[i], bytes(i, j), low, high, start);
         }
     }
-}
-
-/* relu(dot) * weight, in units of the key's own power of two. */
-static __device__ __forceinline__ float weigh_fp4(int dot, float weight)
-{
-    return __saturatef(__fmul_rn(__int_as_float(dot), weight));
 }
 
 /* A group's weights as a lane needs them: sizes of its rows, and signs of each sum's right part, those of the left one
@@ -355,94 +224,6 @@ static __device__ __forceinline__ float sum_over_rows(const float sums[8], float
     return __fadd_rn(keeps_1 ? two[1] : two[0], __shfl_xor_sync(0xffffffffu, keeps_1 ? two[0] : two[1], 4));
 }
 
-/* Scores of 16 keys by the chain: a lane takes every second head of a key, 8 at a time. Gives the score to lanes 0
- * to 15. */
-static __device__ __noinline__ float chain_fp4(const indexer_query &at, uint32_t n_heads, uint32_t first_key)
-{
-    enum { HEADS = 8 };
-    const uint32_t lane = threadIdx.x % 32, key_number = first_key + lane % 16;
-    const dsri_cache keys = at.keys;
-    dsri_cache_entry key = {nullptr, nullptr};
-    if (key_number < at.n_seen)
-        key = dsri_cache_at(&keys, key_number);
-    const uint32_t n_own = n_heads / 2, n_bits = 31 - __clz((int)n_own);
-    float waiting[6] = {}, sum = 0.0f; /* sums of 1, 2, 4, ... heads that wait for their partners */
-#pragma unroll 1
-    for (uint32_t first = 0; first < n_own; first += HEADS) {
-        uint32_t heads[HEADS];
-        float dots[HEADS];
-#pragma unroll
-        for (uint32_t j = 0; j < HEADS; j++) {
-            heads[j] = 2 * (__brev(first + j) >> (32 - n_bits)) + lane / 16;
-            dots[j] = key.values ? 0.0f : __uint_as_float(0x7fc00000u);
-        }
-        if (key.values)
-#pragma unroll 1
-            for (uint32_t f = 0; f < DSRI_INDEX_DIM; f++) {
-                const float value = fp4_value(key, f);
-#pragma unroll
-                for (uint32_t j = 0; j < HEADS; j++)
-                    dots[j] = __fmaf_rn(bf16_to_f32(at.q[heads[j] * DSRI_INDEX_DIM + f]), value, dots[j]);
-            }
-#pragma unroll
-        for (uint32_t j = 0; j < HEADS; j++) {
-            const float positive = dots[j] > 0.0f ? dots[j] : 0.0f;
-            sum = f32_is_finite(dots[j]) ? __fmul_rn(positive, at.weights[heads[j]]) : __uint_as_float(0x7fc00000u);
-            bool is_carried = true;
-#pragma unroll
-            for (uint32_t b = 0; b < 6; b++) {
-                if (is_carried && ((first + j) >> b & 1u))
-                    sum = __fadd_rn(waiting[b], sum);
-                else if (is_carried) {
-                    waiting[b] = sum;
-                    is_carried = false;
-                }
-            }
-        }
-    }
-    return __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 16));
-}
-
-/* The chain's scores of a tile: each lane gets that of its own key. */
-static __device__ __noinline__ float chain_tile_fp4(const indexer_query &at, uint32_t n_heads, uint32_t first_key)
-{
-    const uint32_t own = own_key_fp4();
-    const float low = chain_fp4(at, n_heads, first_key), high = chain_fp4(at, n_heads, first_key + FP4_TILE / 2);
-    const float own_low = __shfl_sync(0xffffffffu, low, own % 16), own_high = __shfl_sync(0xffffffffu, high, own % 16);
-    return own < 16 ? own_low : own_high;
-}
-
-/* Stores the scores of a tile: each lane has that of its own key. */
-static __device__ __forceinline__ void store_fp4(const indexer_query &at, uint32_t first_key, float score)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    const float stored = store_score(at, first_key + own_key_fp4(), true, score);
-    if (at.maxima) {
-        const uint32_t value = ordered_score(stored);
-        const uint32_t low = __reduce_max_sync(0xffffffffu, lane < 16 ? value : 0);
-        const uint32_t high = __reduce_max_sync(0xffffffffu, lane < 16 ? 0 : value);
-        const uint32_t first = first_key + (lane & 16);
-        if (lane % 16 == 0 && first < at.n_seen)
-            at.maxima[first / DSRI_SCORE_BLOCK] = score_of_ordered(lane < 16 ? low : high);
-    }
-}
-
-/* A key's least scale in the low byte, and by how much the four lie above it; not in range: a byte greater than 2, or
- * bad. */
-struct fp4_scales {
-    uint32_t least, above;
-    bool are_good;
-};
-
-static __device__ __forceinline__ fp4_scales find_scales(uint32_t scales)
-{
-    fp4_scales found;
-    found.least = min(min(scales & 255u, scales >> 8 & 255u), min(scales >> 16 & 255u, scales >> 24));
-    found.above = scales - found.least * 0x01010101u;
-    found.are_good = ((found.above + 0x01010101u) & 0xfcfcfcfcu) == 0 && found.least - 87 <= 165 - 87;
-    return found;
-}
-
 /* Scores of a run of tiles. GROUPS of 16 * FRAGMENTS heads. */
 template <int FRAGMENTS, int GROUPS>
 static __device__ __forceinline__ void score_fp4_run(const tile_run &run, uint32_t n_heads, fp4_shared &shared)
@@ -487,7 +268,7 @@ static __device__ __forceinline__ void score_fp4_run(const tile_run &run, uint32
         slot = slot + 1 < FP4_STAGES ? slot + 1 : 0;
         const fp4_scales scales = find_scales(stage.scales[own_key]);
         if (!is_bytes || __any_sync(0xffffffffu, !scales.are_good && key + own_key < at.n_seen)) {
-            store_fp4(at, key, chain_tile_fp4(run.at, n_heads, key));
+            store_fp4(at, key, own_key, chain_tile_fp4(run.at, n_heads, key, own_key));
             continue;
         }
         float score = 0.0f;
@@ -512,7 +293,7 @@ static __device__ __forceinline__ void score_fp4_run(const tile_run &run, uint32
             score = group ? __fadd_rn(score, sum) : sum;
         }
         score = __fadd_rn(score, zero);
-        store_fp4(at, key, __fmul_rn(score, __uint_as_float((scales.least + 148 - FP4_WEIGHT_UNIT) << 23)));
+        store_fp4(at, key, own_key, __fmul_rn(score, unit_of_scores(scales.least)));
     }
     copy_async_wait<0>();
     __syncthreads();

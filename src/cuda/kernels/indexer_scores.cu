@@ -9,7 +9,7 @@
 
 enum { TILE_HEADS = 8, STAGE_FEATURES = 32, N_QUARTERS = DSRI_INDEX_DIM / STAGE_FEATURES };
 
-enum { SCORE_THREADS = 128, SCORE_BLOCKS_AT_ONCE = 3 };
+enum { SCORE_THREADS = 128, SCORE_BLOCKS_AT_ONCE = 2 };
 
 /* A lane's heads and keys: lanes i and i ^ 1 share heads, i and i ^ 2 share keys, so that wide loads of either are
  * merged. */
@@ -173,30 +173,21 @@ static __device__ __forceinline__ void multiply_step(const score_stage &stage, c
     typedef score_shape<HEADS> shape;
     constexpr int PASS = shape::PASS, KEYS = shape::KEYS, HALF = shape::WARP_KEYS / 2;
     const int first_key = threadIdx.x / 32 * shape::WARP_KEYS + 4 * shape::key_lane();
-    float head[2][TILE_HEADS], key[2][KEYS]; /* of a feature and the next */
-    const float *keys = &stage.keys[0][first_key], *heads = q;
-    int apart = HALF;
-    load_runs<TILE_HEADS>(heads, PASS / 2, head[0]);
-    load_runs<KEYS>(keys, apart, key[0]);
 #pragma unroll 1
     for (int word = 0; word < STAGE_FEATURES / 8; word++) {
-        const int next = (word + 1) % (STAGE_FEATURES / 8), next_key = first_key ^ 8 * next;
-        const float *next_keys = &stage.keys[8 * next][next_key], *next_heads = q + 8 * next * PASS;
-        const int next_apart = (next_key ^ HALF) - next_key;
+        const int own_key = first_key ^ 8 * word, apart = (own_key ^ HALF) - own_key;
+        const float *keys = &stage.keys[8 * word][own_key], *heads = q + 8 * word * PASS;
 #pragma unroll
         for (int f = 0; f < 8; f++) {
-            load_runs<TILE_HEADS>(f < 7 ? heads + (f + 1) * PASS : next_heads, PASS / 2, head[(f + 1) % 2]);
-            load_runs<KEYS>(f < 7 ? keys + (f + 1) * INDEX_TILE : next_keys, f < 7 ? apart : next_apart,
-                            key[(f + 1) % 2]);
+            float head[TILE_HEADS], key[KEYS];
+            load_runs<TILE_HEADS>(heads + f * PASS, PASS / 2, head);
+            load_runs<KEYS>(keys + f * INDEX_TILE, apart, key);
 #pragma unroll
             for (int h = 0; h < TILE_HEADS; h++)
 #pragma unroll
                 for (int k = 0; k < KEYS; k++)
-                    dots[h][k] = __fmaf_rn(head[f % 2][h], key[f % 2][k], dots[h][k]);
+                    dots[h][k] = __fmaf_rn(head[h], key[k], dots[h][k]);
         }
-        heads = next_heads;
-        keys = next_keys;
-        apart = next_apart;
     }
 }
 

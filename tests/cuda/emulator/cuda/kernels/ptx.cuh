@@ -257,7 +257,7 @@ struct byte_product {
     int c[4];
 };
 
-static inline void multiply_byte_matrices(void *const arguments[32], uint32_t)
+template <typename A, typename B> static inline void multiply_byte_matrices(void *const arguments[32], uint32_t)
 {
     int a[16][32], b[32][8], d[16][8];
     for (int lane = 0; lane < 32; lane++) {
@@ -265,12 +265,12 @@ static inline void multiply_byte_matrices(void *const arguments[32], uint32_t)
         const int g = lane / 4, t = lane % 4;
         for (int i = 0; i < 4; i++) {
             for (int byte = 0; byte < 4; byte++)
-                a[g + i % 2 * 8][4 * t + byte + i / 2 * 16] = (int8_t)(p->a[i] >> 8 * byte & 255u);
+                a[g + i % 2 * 8][4 * t + byte + i / 2 * 16] = (A)(p->a[i] >> 8 * byte & 255u);
             d[g + i / 2 * 8][2 * t + i % 2] = p->c[i];
         }
         for (int i = 0; i < 2; i++)
             for (int byte = 0; byte < 4; byte++)
-                b[4 * t + byte + 16 * i][g] = (int)(p->b[i] >> 8 * byte & 255u);
+                b[4 * t + byte + 16 * i][g] = (B)(p->b[i] >> 8 * byte & 255u);
     }
     for (int row = 0; row < 16; row++)
         for (int k = 0; k < 32; k++)
@@ -284,7 +284,53 @@ static inline void multiply_byte_matrices(void *const arguments[32], uint32_t)
 static inline void multiply_add_bytes(int d[4], uint4 a, uint32_t b0, uint32_t b1, int4 c)
 {
     byte_product own = {d, {a.x, a.y, a.z, a.w}, {b0, b1}, {c.x, c.y, c.z, c.w}};
-    emulator_warp("mma.m16n8k32", multiply_byte_matrices, 0xffffffffu, &own);
+    emulator_warp("mma.m16n8k32", multiply_byte_matrices<int8_t, uint8_t>, 0xffffffffu, &own);
+}
+
+struct int8_matrix {
+    uint32_t words[4][2][8][8][4];
+
+    uint32_t *at(uint32_t step, uint32_t half, uint32_t fragment, uint32_t column)
+    {
+        return words[step][half][fragment][column];
+    }
+};
+
+static inline void order_before_matrices()
+{
+}
+
+struct wide_byte_product {
+    int *d;
+    const uint32_t (*a)[4];
+    const int8_matrix *b;
+};
+
+/* Of one warp: four warps of a device do it together. */
+static inline void multiply_wide_byte_matrices(void *const arguments[32], uint32_t)
+{
+    for (int step = 0; step < 4; step++)
+        for (int fragment = 0; fragment < 8; fragment++) {
+            byte_product products[32];
+            void *lanes[32];
+            for (int lane = 0; lane < 32; lane++) {
+                const wide_byte_product *own = static_cast<const wide_byte_product *>(arguments[lane]);
+                byte_product &p = products[lane];
+                p.d = own->d + 4 * fragment;
+                memcpy(p.c, p.d, sizeof p.c);
+                memcpy(p.a, own->a[step], sizeof p.a);
+                for (int half = 0; half < 2; half++)
+                    p.b[half] = own->b->words[step][half][fragment][lane / 4][lane % 4];
+                lanes[lane] = &p;
+            }
+            multiply_byte_matrices<uint8_t, int8_t>(lanes, 0xffffffffu);
+        }
+}
+
+static inline void multiply_add_bytes_64(int d[32], const uint32_t a[4][4], const int8_matrix &b)
+{
+    wide_byte_product own = {d, a, &b};
+    emulator_warp("wgmma.m64n64k32", multiply_wide_byte_matrices, 0xffffffffu, &own);
 }
 
 static inline uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selectors)

@@ -1,0 +1,265 @@
+/* Device-exact index scores of packed FP4 keys for 64 heads by wgmma, keys as the rows: queries lie in shared memory,
+ * so that warps have registers left and more of them run at once. */
+#include "cuda/kernels/indexer_fp4.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+enum {
+    WIDE_HEADS = 64,
+    WIDE_WARPS = 4,  /* that multiply together */
+    WIDE_GROUPS = 4, /* of a block */
+    WIDE_THREADS = 32 * WIDE_WARPS * WIDE_GROUPS,
+    WIDE_TILE = WIDE_WARPS * FP4_TILE,
+    WIDE_STAGES = 4
+};
+static_assert(WIDE_TILE == INDEX_TILE, "a group takes a tile of the line");
+
+/* A column's weights, of two heads: columns 2 t and 2 t + 1 of a fragment of 8. */
+struct wide_weights {
+    float sizes[2];  /* times powers of two */
+    float pair_sign; /* of the second head, if that of the first is 1 */
+    float sign;      /* of this fragment's sum, if that of the fragment it is added to is 1; of fragment 0: its own */
+};
+
+/* Column c of fragment i is head c / 2 + 4 * (i + 8 * (c % 2)): a lane's columns and all fragments are heads 4 apart.
+ */
+struct wide_query {
+    int8_matrix bytes;
+    int4 starts[8][4]; /* of a lane's accumulators in a fragment */
+    wide_weights weights[8][4];
+};
+
+struct wide_shared {
+    fp4_stage ring[WIDE_WARPS * WIDE_GROUPS][WIDE_STAGES];
+    wide_query query;
+    fp4_tables tables[4];
+    tile_run run;
+    uint32_t is_bad;       /* heads that are not bytes, or whose weights are too great or small */
+    uint32_t has_positive; /* weights without a sign */
+};
+
+/* A part of a head: 16 features. */
+struct head_part {
+    uint32_t words[8]; /* BF16 pairs */
+    float weight;
+};
+
+static __device__ __forceinline__ head_part load_head_part(const indexer_query &at, uint32_t number)
+{
+    const uint32_t h = number / 8, first = number % 8 * 16;
+    const uint16_t *p = at.q + h * DSRI_INDEX_DIM;
+    const bool is_aligned = ((uintptr_t)p & 15) == 0;
+    head_part part;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint4 x = is_aligned ? load_8<true>(p, first + 8 * i) : load_8<false>(p, first + 8 * i);
+        part.words[4 * i] = x.x;
+        part.words[4 * i + 1] = x.y;
+        part.words[4 * i + 2] = x.z;
+        part.words[4 * i + 3] = x.w;
+    }
+    part.weight = at.weights[h];
+    return part;
+}
+
+/* Lays out a part of a head, whose other parts the 7 lanes beside have. */
+static __device__ __forceinline__ void stage_head_part(const indexer_query &at, uint32_t number, const head_part &part,
+                                                       wide_shared &shared)
+{
+    const uint32_t h = number / 8, x = h / 4, fragment = x % 8, column = h % 4 * 2 + x / 8;
+    int exponent = FP4_ZERO, sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        exponent = min(exponent, min(low_exponent(part.words[i] & 0xffffu), low_exponent(part.words[i] >> 16)));
+#pragma unroll
+    for (int s = 1; s < 8; s *= 2)
+        exponent = min(exponent, __shfl_xor_sync(0xffffffffu, exponent, s));
+    exponent = exponent == FP4_ZERO ? 0 : exponent;
+    bool is_good = exponent >= -40 && exponent <= 40;
+    exponent = is_good ? exponent : 0;
+    const float scale = power_of_two(-exponent);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t bytes = 0;
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            const uint32_t bf16 = part.words[2 * i + j / 2] >> 16 * (j % 2) << 16;
+            const float value = __fmul_rn(__uint_as_float(bf16), scale);
+            is_good = is_good && fabsf(value) <= 127.0f;
+            /* Of 1.5 * 2^23 + an integer, the low bits are the integer's. */
+            bytes |= (__float_as_uint(__fadd_rn(value, 12582912.0f)) & 255u) << 8 * j;
+        }
+        sum = __dp4a((int)bytes, 0x01010101, sum);
+        const uint32_t part_of_block = number % 2 * 4 + i; /* of 4 features */
+        shared.query.bytes.at(part_of_block / 2, part_of_block % 2, fragment, column)[number % 8 / 2] = bytes;
+    }
+#pragma unroll
+    for (int s = 1; s < 8; s *= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, s);
+    const float size = size_of_weight(part.weight, exponent, is_good);
+    if (!is_good)
+        shared.is_bad = 1;
+    if (sign_of(part.weight) > 0.0f)
+        shared.has_positive = 1;
+    if (number % 8 != 0)
+        return;
+    wide_weights &weights = shared.query.weights[fragment][column / 2];
+    weights.sizes[column % 2] = size;
+    int *start = reinterpret_cast<int *>(&shared.query.starts[fragment][column / 2]) + column % 2;
+    start[0] = start[2] = -FP4_BIAS * sum;
+    if (column % 2 == 0) {
+        const uint32_t left = fragment ? fragment - (1u << (31 - __clz((int)fragment))) : 0;
+        weights.pair_sign = __fmul_rn(sign_of(part.weight), sign_of(at.weights[h + WIDE_HEADS / 2]));
+        weights.sign = __fmul_rn(sign_of(part.weight), fragment ? sign_of(at.weights[h % 4 + 4 * left]) : 1.0f);
+    }
+}
+
+static __device__ __forceinline__ void stage_heads(const indexer_query &at, wide_shared &shared)
+{
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < WIDE_HEADS * 8; i += WIDE_THREADS)
+        stage_head_part(at, i, load_head_part(at, i), shared);
+}
+
+/* Bytes of a lane's block of keys lane / 4 and 8 further of a half of the tile. */
+static __device__ __forceinline__ void widen_keys(const fp4_stage &stage, uint32_t half, uint32_t above,
+                                                  const fp4_tables tables[4], uint32_t bytes[4][4])
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++) {
+        /* The lane whose own key it is knows the scales. */
+        const uint32_t of_key = __shfl_sync(0xffffffffu, above, (lane & ~3u) + 2 * half + r);
+        const fp4_tables table = tables[of_key >> lane % 4 * 8 & 3u];
+        const uint4 block = stage.values[16 * half + 8 * r + lane / 4][lane % 4];
+        const uint32_t words[4] = {block.x, block.y, block.z, block.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t negated = words[j] ^ 0x88888888u;
+            bytes[j][r] = widen_4(table, words[j], negated);
+            bytes[j][2 + r] = widen_4(table, words[j] >> 16, negated >> 16);
+        }
+    }
+}
+
+/* The sum by halving of a lane's heads of the key in row `row` of its two. */
+static __device__ __forceinline__ float sum_columns(const int dots[32], int row, const wide_weights weights[8])
+{
+    float t[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        t[i] = __fmaf_rn(weigh_fp4(dots[4 * i + 2 * row + 1], weights[i].sizes[1]), weights[i].pair_sign,
+                         weigh_fp4(dots[4 * i + 2 * row], weights[i].sizes[0]));
+#pragma unroll
+    for (int s = 4; s > 0; s /= 2)
+#pragma unroll
+        for (int i = 0; i < s; i++)
+            t[i] = __fmaf_rn(t[s + i], weights[s + i].sign, t[i]);
+    return __fmul_rn(t[0], weights[0].sign);
+}
+
+/* The key of a tile that a lane has at last. */
+static __device__ __forceinline__ uint32_t own_key_wide()
+{
+    const uint32_t lane = threadIdx.x % 32;
+    return lane / 2 % 2 * 16 + lane % 2 * 8 + lane / 4;
+}
+
+/* Sums over the 4 lanes of other heads; of the 4 keys, a lane keeps its own. */
+static __device__ __forceinline__ float sum_over_columns(const float sums[4])
+{
+    const bool keeps_upper = threadIdx.x & 2, keeps_8 = threadIdx.x & 1;
+    float two[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        two[i] = __fadd_rn(keeps_upper ? sums[2 + i] : sums[i],
+                           __shfl_xor_sync(0xffffffffu, keeps_upper ? sums[i] : sums[2 + i], 2));
+    return __fadd_rn(keeps_8 ? two[1] : two[0], __shfl_xor_sync(0xffffffffu, keeps_8 ? two[0] : two[1], 1));
+}
+
+/* Scores of a run of tiles. */
+static __device__ __forceinline__ void score_run_wide(const tile_run &run, wide_shared &shared)
+{
+    const uint32_t warp = threadIdx.x / 32, t = threadIdx.x % 4, n_tiles = run.n;
+    const indexer_query at = run.at;
+    const fp4_source from = source_of_fp4(at);
+    fp4_stage *ring = shared.ring[warp];
+    const uint32_t first_key = run.first * INDEX_TILE + warp % WIDE_WARPS * FP4_TILE, own_key = own_key_wide();
+#pragma unroll 1
+    for (uint32_t i = 0; i < WIDE_STAGES - 1; i++) {
+        const uint32_t tile = warp / WIDE_WARPS + i * WIDE_GROUPS;
+        if (tile < n_tiles)
+            stage_fp4_keys(run.at, from, first_key + tile * INDEX_TILE, ring[i]);
+        copy_async_commit();
+    }
+    stage_heads(at, shared);
+    order_before_matrices();
+    __syncthreads();
+    wide_weights weights[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        weights[i] = shared.query.weights[i][t];
+    const bool is_bytes = !shared.is_bad;
+    const float zero = shared.has_positive ? 0.0f : -0.0f; /* what a sum of zeros is */
+    uint32_t slot = 0, free_slot = WIDE_STAGES - 1;
+#pragma unroll 1
+    for (uint32_t tile = warp / WIDE_WARPS; tile < n_tiles; tile += WIDE_GROUPS) {
+        const uint32_t key = first_key + tile * INDEX_TILE;
+        copy_async_wait<WIDE_STAGES - 2>();
+        __syncwarp();
+        if (tile + (WIDE_STAGES - 1) * WIDE_GROUPS < n_tiles)
+            stage_fp4_keys(run.at, from, key + (WIDE_STAGES - 1) * WIDE_GROUPS * INDEX_TILE, ring[free_slot]);
+        copy_async_commit();
+        const fp4_stage &stage = ring[slot];
+        free_slot = slot;
+        slot = slot + 1 < WIDE_STAGES ? slot + 1 : 0;
+        const fp4_scales scales = find_scales(stage.scales[own_key]);
+        float sums[4] = {};
+#pragma unroll 1
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t bytes[4][4];
+            int dots[32];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const int4 start = shared.query.starts[i][t];
+                dots[4 * i] = start.x;
+                dots[4 * i + 1] = start.y;
+                dots[4 * i + 2] = start.z;
+                dots[4 * i + 3] = start.w;
+            }
+            widen_keys(stage, half, scales.above, shared.tables, bytes);
+            multiply_add_bytes_64(dots, bytes, shared.query.bytes);
+            sums[0] = sums[2];
+            sums[1] = sums[3];
+            sums[2] = sum_columns(dots, 0, weights);
+            sums[3] = sum_columns(dots, 1, weights);
+        }
+        const float sum = __fadd_rn(sum_over_columns(sums), zero);
+        float score = __fmul_rn(sum, unit_of_scores(scales.least));
+        /* All warps of a group multiply together, so the chain comes after. */
+        if (!is_bytes || __any_sync(0xffffffffu, !scales.are_good && key + own_key < at.n_seen))
+            score = chain_tile_fp4(run.at, WIDE_HEADS, key, own_key);
+        store_fp4(at, key, own_key, score);
+    }
+    copy_async_wait<0>();
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
+    dsr_indexer_scores_wide_fp4__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *)
+{
+    extern __shared__ uint4 shared_memory[];
+    let_next_launch_start();
+    wide_shared &shared = *reinterpret_cast<wide_shared *>(shared_memory);
+    if (threadIdx.x < 4)
+        shared.tables[threadIdx.x] = tables_for(threadIdx.x);
+    wait_for_prior_launch();
+    for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
+        if (threadIdx.x == 0)
+            shared.is_bad = shared.has_positive = 0;
+        take_run(plan, piece, shared.run);
+        score_run_wide(shared.run, shared);
+    }
+}
+
+#endif
