@@ -3,7 +3,8 @@
  *
  *   dsrows_gpu_step [short]
  *
- * "short" leaves out the many rows. A plain program, for machines that have nothing else. Exit 0 if all agree, 1 if not, 77 if there is no device. */
+ * "short" leaves out the many rows. A plain program, for machines that have nothing else. Exit 0 if all agree, 1 if
+ * not, 77 if there is no device. */
 #include <dsrows/dsrows.h>
 
 #include <stdio.h>
