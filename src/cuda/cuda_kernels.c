@@ -217,8 +217,8 @@ enum {
         .grid = select_grid,                                                                                           \
     }
 
-/* Blocks of attention_exact.cu: 16 or 80 slots of 32 or 64 heads, then 32, 64 or 128 features of 16 or 32 heads. */
-static dsri_cuda_grid logits_grid(const dsri_attention_plan *p, uint32_t n_slots, uint32_t n_heads)
+/* Blocks of attention_exact.cu: some slots, or features, of some heads. */
+static dsri_cuda_grid logits_grid(const dsri_attention_plan *p, uint32_t n_heads, uint32_t n_slots)
 {
     uint32_t widest = 1;
     for (uint32_t r = 0; r < p->n_rows; r++)
@@ -226,38 +226,26 @@ static dsri_cuda_grid logits_grid(const dsri_attention_plan *p, uint32_t n_slots
     return (dsri_cuda_grid){(widest + n_slots - 1) / n_slots, p->n_heads / n_heads, p->n_queries};
 }
 
-static dsri_cuda_grid logits16_grid(const void *plan)
+static dsri_cuda_grid values_grid(const dsri_attention_plan *p, uint32_t n_heads, uint32_t n_features)
 {
-    return logits_grid(plan, 16, 32);
+    return (dsri_cuda_grid){DSRI_HEAD_DIM / n_features, p->n_heads / n_heads, p->n_queries};
 }
 
-static dsri_cuda_grid logits80_grid(const void *plan)
-{
-    return logits_grid(plan, 80, 32);
-}
+#define EXACT_ATTENTION_GRID(kind, which, n_heads, n_columns)                                                          \
+    static dsri_cuda_grid which##n_heads##x##n_columns##_grid(const void *plan)                                        \
+    {                                                                                                                  \
+        return kind##_grid(plan, n_heads, n_columns);                                                                  \
+    }
 
-static dsri_cuda_grid logits80x64_grid(const void *plan)
-{
-    return logits_grid(plan, 80, 64);
-}
-
-static dsri_cuda_grid values16_grid(const void *plan)
-{
-    const dsri_attention_plan *p = plan;
-    return (dsri_cuda_grid){DSRI_HEAD_DIM / 32, p->n_heads / 16, p->n_queries};
-}
-
-static dsri_cuda_grid values32_grid(const void *plan)
-{
-    const dsri_attention_plan *p = plan;
-    return (dsri_cuda_grid){DSRI_HEAD_DIM / 64, p->n_heads / 32, p->n_queries};
-}
-
-static dsri_cuda_grid values32x128_grid(const void *plan)
-{
-    const dsri_attention_plan *p = plan;
-    return (dsri_cuda_grid){DSRI_HEAD_DIM / 128, p->n_heads / 32, p->n_queries};
-}
+EXACT_ATTENTION_GRID(logits, logits, 16, 16)
+EXACT_ATTENTION_GRID(logits, logits, 32, 80)
+EXACT_ATTENTION_GRID(logits, logits, 64, 80)
+EXACT_ATTENTION_GRID(values, values, 8, 32)
+EXACT_ATTENTION_GRID(values, values, 32, 64)
+EXACT_ATTENTION_GRID(values, values, 64, 128)
+EXACT_ATTENTION_GRID(values, chunks, 8, 32)
+EXACT_ATTENTION_GRID(values, chunks, 32, 64)
+EXACT_ATTENTION_GRID(values, chunks, 64, 64)
 
 /* Of attention_row.cu: 8 ranks of 16 or 32 heads, or all ranks of 32 heads in a block. */
 static dsri_cuda_grid row16_attention_grid(const void *plan)
@@ -279,7 +267,7 @@ static dsri_cuda_grid rows_attention_grid(const void *plan)
 }
 
 /* Which is fastest, as measured on an H200; the bits are the same. Of 64 heads: */
-enum { SMALL_EXACT_ROWS = 4, MIDDLE_EXACT_ROWS = 10, ROW16_ROWS = 3, ROW32_ROWS = 22 };
+enum { SMALL_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 40, ROW16_ROWS = 3, ROW32_ROWS = 22 };
 
 static int is_at_most(const dsri_attention_plan *p, uint32_t n_rows)
 {
@@ -313,30 +301,34 @@ static uint64_t attention_flag_bytes(const void *plan)
     return (uint64_t)p->n_queries * 1024;
 }
 
-/* Of attention_exact.cu: heads of q as F32, and slots as BF16 with where they lie; two tiles of 64 slots, and
- * statistics. */
-#define LOGITS_BYTES(slots, heads) ((heads)*516 * 4 + (slots) * (1040 + 16))
-#define VALUES_BYTES(heads, features)                                                                                  \
-    (2 * (64 * ((heads) + (features)) + 2 * (heads)) * 4 + (2 * (heads) + 160) * 4 + 16)
+/* logit_shared of attention_exact.cu: 4 stages of 32 features, where slots lie, barriers. value_block: stages of 64 or
+ * 32 slots, statistics, barriers. */
+#define LOGITS_BYTES(n_heads, n_slots) (4 * 32 * ((n_heads) + (n_slots)) * 4 + (n_slots)*16 + 64)
+#define VALUES_BYTES(n_heads, n_features, n_slots, n_stages)                                                           \
+    ((n_stages) * (n_slots) * ((n_heads) + (n_features)) * 4 + ((n_stages) + 2) * (n_heads)*4 + 256 * 4 + 64)
 
-#define EXACT_ATTENTION(which, logits, n_slots, n_logit_heads, values, n_heads, n_features, condition)                 \
+#define EXACT_ATTENTION(which, logits, logits_bytes, values, values_bytes, condition)                                  \
     {                                                                                                                  \
         .op = which, .n_launches = 2,                                                                                  \
-        .launches = {{.entry = "dsr_attention_" #logits "_bf16__cuda",                                                 \
-                      .block_x = 128,                                                                                  \
-                      .shared_bytes = LOGITS_BYTES(n_slots, n_logit_heads),                                            \
+        .launches = {{.entry = "dsr_attention_" #logits "__cuda",                                                      \
+                      .block_x = 256,                                                                                  \
+                      .shared_bytes = logits_bytes,                                                                    \
+                      .waits = 1,                                                                                      \
                       .grid = logits##_grid},                                                                          \
-                     {.entry = "dsr_attention_" #values "_bf16__cuda",                                                 \
-                      .block_x = 160,                                                                                  \
-                      .shared_bytes = VALUES_BYTES(n_heads, n_features),                                               \
+                     {.entry = "dsr_attention_" #values "__cuda",                                                      \
+                      .block_x = 256,                                                                                  \
+                      .shared_bytes = values_bytes,                                                                    \
+                      .waits = 1,                                                                                      \
                       .grid = values##_grid}},                                                                         \
         .zeroed_bytes = attention_flag_bytes, .accepts = condition                                                     \
     }
 
-#define EXACT_ATTENTIONS(which)                                                                                        \
-    EXACT_ATTENTION(which, logits16, 16, 32, values16, 16, 32, is_small_exact),                                        \
-        EXACT_ATTENTION(which, logits80, 80, 32, values32, 32, 64, is_middle_exact),                                   \
-        EXACT_ATTENTION(which, logits80x64, 80, 64, values32x128, 32, 128, NULL)
+#define EXACT_ATTENTIONS(which, form, n_last_features)                                                                 \
+    EXACT_ATTENTION(which, logits16x16, LOGITS_BYTES(16, 16), form##8x32, VALUES_BYTES(8, 32, 64, 3), is_small_exact), \
+        EXACT_ATTENTION(which, logits32x80, LOGITS_BYTES(32, 80), form##32x64, VALUES_BYTES(32, 64, 64, 3),            \
+                        is_middle_exact),                                                                              \
+        EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80), form##64x##n_last_features,                          \
+                        VALUES_BYTES(64, n_last_features, 32, 4), NULL)
 
 /* Of attention_row.cu. A group: 16 heads of q, partial logits, statistics; and what a cluster's blocks tell it. */
 enum {
@@ -381,8 +373,8 @@ enum { PROJECTION_SHARED_BYTES = 8 * 8 * 512 * 2 + 8 * 8 * 32 * 4 };
 enum { RMS_NORM_SHARED_BYTES = 16384 * 4 };
 
 static const dsri_cuda_kernel kernels[] = {
-    EXACT_ATTENTIONS(DSRI_OP_SPARSE_ATTENTION),
-    EXACT_ATTENTIONS(DSRI_OP_FLASH_ATTENTION),
+    EXACT_ATTENTIONS(DSRI_OP_SPARSE_ATTENTION, values, 128),
+    EXACT_ATTENTIONS(DSRI_OP_FLASH_ATTENTION, chunks, 64),
     ROW_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
     ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     {.op = DSRI_OP_INDEXER,

@@ -27,6 +27,11 @@ struct attention_query {
     attention_flags *flags;
 };
 
+static __device__ __forceinline__ float minus_infinity()
+{
+    return __uint_as_float(0xff800000u);
+}
+
 /* The query numbered `query` through all rows. */
 static __device__ __forceinline__ attention_query find_query(const dsri_attention_plan &plan, uint32_t query,
                                                              uint8_t *zeroed)

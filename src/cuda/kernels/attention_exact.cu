@@ -1,123 +1,275 @@
 /* Device-exact attention, both forms, in two launches: logits with one F32 chain each, and largest logits of 16 slots;
- * then softmax weights and weighted sums with one chain per head and feature. Lanes of a warp share heads and differ in
- * slots or features, so that one operand is a broadcast. Each launch comes in three sizes, for few to many rows: how
- * many outputs a thread has changes no bits.
+ * then softmax weights and weighted sums with one chain per head and feature. Both are products of matrices whose inner
+ * dimension (features, slots) is walked in order. Four warps of a block bring operands, as F32, through a ring in
+ * shared memory; four others multiply: their lanes differ in columns (slots, features) and share heads, so that one
+ * operand is a broadcast. Each launch comes in several sizes, for few to many rows: how many outputs a thread has
+ * changes no bits.
  *
  * A KV row or a query with a value that is not finite needs no look of its own: it gives logits that are not finite. */
 #include "cuda/kernels/attention_common.cuh"
 
-/* ---- logits: a block is 8 HEADS heads x 16 SLOTS slots; warps differ in heads ---- */
+enum { PRODUCT_WARPS = 4, BRING_THREADS = 32 * PRODUCT_WARPS, EXACT_THREADS = 2 * BRING_THREADS };
 
-enum {
-    LOGIT_THREADS = 128,
-    LOGIT_WARPS = LOGIT_THREADS / 32,
-    LOGIT_QUARTERS = 4, /* of the features: a quarter is copied while others are multiplied */
-    QUARTER_FEATURES = DSRI_HEAD_DIM / LOGIT_QUARTERS,
-    Q_STRIDE = DSRI_HEAD_DIM + 4,      /* floats: heads that a warp reads at once lie in different banks */
-    KV_STRIDE = DSRI_HEAD_DIM * 2 + 16 /* bytes: so do slots */
-};
+extern __shared__ uint4 shared_memory[];
 
-/* A thread has HEADS heads of the 2 HEADS of its warp, and slots lane % 16 + 16 i. */
-template <int HEADS, int SLOTS> struct logit_shared {
-    float q[2 * HEADS * LOGIT_WARPS][Q_STRIDE];
-    uint8_t kv[16 * SLOTS * KV_STRIDE];
-    dsri_cache_entry rows[16 * SLOTS];
-};
+/* ---- products: a thread has HEADS heads and COLUMNS columns; two threads of a warp differ in heads, 16 in columns
+ * ---- */
 
-/* The features of one quarter of rows that are not plain copies, a few rows at once. */
-template <row_form FORM, int HEADS, int SLOTS>
-static __device__ __forceinline__ void decode_quarter(uint32_t quarter, logit_shared<HEADS, SLOTS> &shared)
+/* Column j of a thread. */
+template <int COLUMNS> static __device__ __forceinline__ uint32_t column_of(uint32_t j)
 {
-    const uint32_t piece = quarter * 16 + threadIdx.x % 16;
-#pragma unroll 1
-    for (uint32_t first = 0; first < 2 * SLOTS; first += 2) {
-        uint4 loaded[2];
-#pragma unroll
-        for (uint32_t i = 0; i < 2; i++)
-            loaded[i] = load_piece<FORM>(shared.rows[threadIdx.x / 16 + 8 * (first + i)], piece * 8);
-#pragma unroll
-        for (uint32_t i = 0; i < 2; i++)
-            decode_to<FORM>(shared.kv + (threadIdx.x / 16 + 8 * (first + i)) * KV_STRIDE + piece * 16, loaded[i],
-                            piece);
-    }
+    const uint32_t i = threadIdx.x % 16;
+    return COLUMNS < 4 ? i * COLUMNS + j : j < 4 ? i * 4 + j : COLUMNS == 5 ? 64 + i : 64 + i * 4 + j - 4;
 }
 
-/* Starts the copies of the features of one quarter. */
-template <int HEADS, int SLOTS>
-static __device__ __forceinline__ void bring_quarter(const attention_query &at, uint32_t quarter,
-                                                     logit_shared<HEADS, SLOTS> &shared)
+static __device__ __forceinline__ void load_floats_4(const float *from, float to[4])
 {
-    const uint32_t piece = quarter * 16 + threadIdx.x % 16;
-    if (at.form == ROW_WORDS) {
+    const float4 x = *reinterpret_cast<const float4 *>(from);
+    to[0] = x.x;
+    to[1] = x.y;
+    to[2] = x.z;
+    to[3] = x.w;
+}
+
+/* N consecutive floats. */
+template <int N> static __device__ __forceinline__ void load_floats(const float *from, float to[N])
+{
+    if constexpr (N >= 4) {
 #pragma unroll
-        for (uint32_t i = 0; i < 2 * SLOTS; i++) {
-            const uint32_t slot = threadIdx.x / 16 + 8 * i;
-            const uint8_t *row = shared.rows[slot].values;
-            copy_async_16(shared.kv + slot * KV_STRIDE + piece * 16, (row ? row : at.cache->pages) + piece * 16,
-                          row ? 16 : 0);
-        }
-    } else if (at.form == ROW_FP8) {
-        decode_quarter<ROW_FP8>(quarter, shared);
+        for (int i = 0; i + 4 <= N; i += 4)
+            load_floats_4(from + i, to + i);
+    } else if constexpr (N == 2) {
+        const float2 x = *reinterpret_cast<const float2 *>(from);
+        to[0] = x.x;
+        to[1] = x.y;
     } else {
-        decode_quarter<ROW_HALVES>(quarter, shared);
+        to[0] = from[0];
     }
 }
 
-/* A thread's share of a quarter of the block's heads: from memory, and as F32 to shared memory. */
-template <int HEADS> struct query_quarter {
-    uint4 pieces[HEADS];
+/* One stage of the ring: STEPS of the inner dimension. */
+template <int HEADS, int COLUMNS, int STEPS> struct operand_stage {
+    enum { N_HEADS = 2 * PRODUCT_WARPS * HEADS, N_COLUMNS = 16 * COLUMNS };
+    float heads[STEPS][N_HEADS];
+    float columns[STEPS][N_COLUMNS];
+};
 
-    __device__ __forceinline__ void load(const uint16_t *q, uint32_t quarter)
+/* What a few steps bring to a thread. */
+template <int HEADS, int COLUMNS> struct step_group {
+    enum { N = HEADS * COLUMNS <= 4 ? 8 : HEADS * COLUMNS <= 20 ? 2 : 1 };
+    float heads[N][HEADS], columns[N][COLUMNS];
+
+    template <int STEPS>
+    __device__ __forceinline__ void load(const operand_stage<HEADS, COLUMNS, STEPS> &stage, uint32_t first,
+                                         uint32_t head)
     {
-        const uint16_t *from = q + threadIdx.x / 16 * DSRI_HEAD_DIM + quarter * QUARTER_FEATURES + threadIdx.x % 16 * 8;
-        const bool is_aligned = is_word_aligned(q, 0);
 #pragma unroll
-        for (int i = 0; i < HEADS; i++)
-            pieces[i] =
-                is_aligned ? load_8<true>(from, 8 * i * DSRI_HEAD_DIM) : load_8<false>(from, 8 * i * DSRI_HEAD_DIM);
+        for (uint32_t i = 0; i < N; i++) {
+            const float *from = stage.columns[first + i];
+            load_floats<HEADS>(&stage.heads[first + i][head], heads[i]);
+            load_floats<(COLUMNS < 4 ? COLUMNS : 4)>(from + column_of<COLUMNS>(0), columns[i]);
+            if constexpr (COLUMNS == 5)
+                columns[i][4] = from[column_of<COLUMNS>(4)];
+            if constexpr (COLUMNS == 8)
+                load_floats_4(from + column_of<COLUMNS>(4), columns[i] + 4);
+        }
     }
-
-    template <int SLOTS>
-    __device__ __forceinline__ void store(uint32_t quarter, logit_shared<HEADS, SLOTS> &shared) const
+    __device__ __forceinline__ void add_to(float acc[HEADS][COLUMNS]) const
     {
 #pragma unroll
-        for (int i = 0; i < HEADS; i++)
-            widen_8(pieces[i], &shared.q[threadIdx.x / 16 + 8 * i][quarter * QUARTER_FEATURES + threadIdx.x % 16 * 8]);
+        for (int step = 0; step < N; step++)
+#pragma unroll
+            for (int i = 0; i < HEADS; i++)
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++)
+                    acc[i][j] = __fmaf_rn(heads[step][i], columns[step][j], acc[i][j]);
     }
 };
 
-/* The products of one quarter's features; `head` is the thread's first. */
-template <int HEADS, int SLOTS>
-static __device__ __forceinline__ void multiply_quarter(const logit_shared<HEADS, SLOTS> &shared, uint32_t quarter,
-                                                        uint32_t head, float acc[HEADS][SLOTS])
+/* Takes a stage's steps in order: one group is on its way from shared memory while another is added. */
+template <int HEADS, int COLUMNS, int STEPS>
+static __device__ __forceinline__ void multiply_stage(const operand_stage<HEADS, COLUMNS, STEPS> &stage, uint32_t head,
+                                                      float acc[HEADS][COLUMNS])
 {
-    const float *q = &shared.q[head][quarter * QUARTER_FEATURES];
-    const uint8_t *kv = shared.kv + threadIdx.x % 16 * KV_STRIDE + quarter * QUARTER_FEATURES * 2;
-#pragma unroll(SLOTS == 1 ? 4 : 2)
-    for (uint32_t k = 0; k < QUARTER_FEATURES; k += 8) {
-        uint4 rows[SLOTS];
+    typedef step_group<HEADS, COLUMNS> group;
+    group even, odd;
+    even.load(stage, 0, head);
+#pragma unroll 1
+    for (uint32_t first = 0; first < STEPS; first += 2 * group::N) {
+        odd.load(stage, first + group::N, head);
+        even.add_to(acc);
+        if (first + 2 * group::N < STEPS)
+            even.load(stage, first + 2 * group::N, head);
+        odd.add_to(acc);
+    }
+}
+
+/* A thread of the warps that multiply: the last ones, since a device prefers the first where several can go on, and
+ * those that bring operands must stay ahead. */
+static __device__ __forceinline__ bool multiplies()
+{
+    return threadIdx.x >= BRING_THREADS;
+}
+
+/* Its first head of the block. */
+template <int HEADS> static __device__ __forceinline__ uint32_t own_head()
+{
+    return (threadIdx.x - BRING_THREADS) / 16 * HEADS;
+}
+
+/* Barriers of a ring of STAGES: each warp arrives once. */
+template <int STAGES> struct ring_barriers {
+    uint64_t is_full[STAGES], is_empty[STAGES];
+
+    __device__ __forceinline__ void prepare()
+    {
+        if (threadIdx.x != 0)
+            return;
 #pragma unroll
-        for (int s = 0; s < SLOTS; s++)
-            rows[s] = *reinterpret_cast<const uint4 *>(kv + 16 * s * KV_STRIDE + k * 2);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float4 heads[HEADS];
-#pragma unroll
-            for (int h = 0; h < HEADS; h++)
-                heads[h] = *reinterpret_cast<const float4 *>(q + h * Q_STRIDE + k + 4 * half);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int s = 0; s < SLOTS; s++) {
-                    const uint32_t pair = half ? (j / 2 ? rows[s].w : rows[s].z) : (j / 2 ? rows[s].y : rows[s].x);
-                    const float v = __uint_as_float(j % 2 ? pair & 0xffff0000u : pair << 16);
-#pragma unroll
-                    for (int h = 0; h < HEADS; h++) {
-                        const float w = j == 0 ? heads[h].x : j == 1 ? heads[h].y : j == 2 ? heads[h].z : heads[h].w;
-                        acc[h][s] = __fmaf_rn(w, v, acc[h][s]);
-                    }
-                }
+        for (int i = 0; i < STAGES; i++) {
+            shared_barrier_init(&is_full[i], PRODUCT_WARPS);
+            shared_barrier_init(&is_empty[i], PRODUCT_WARPS);
         }
+        shared_barriers_ready();
+    }
+};
+
+struct ring_turn {
+    uint32_t stage, parity;
+
+    template <int STAGES> __device__ __forceinline__ void advance()
+    {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* Once for the warp. */
+static __device__ __forceinline__ void arrive_as_warp(uint64_t *barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        shared_barrier_arrive(barrier);
+}
+
+static __device__ __forceinline__ void bringers_barrier()
+{
+    named_barrier(1, BRING_THREADS);
+}
+
+/* ---- logits: a block is 8 HEADS heads x 16 SLOTS slots ---- */
+
+enum { LOGIT_STEPS = 32, LOGIT_STAGES = 4 };
+
+template <int HEADS, int SLOTS> struct logit_shared {
+    typedef operand_stage<HEADS, SLOTS, LOGIT_STEPS> stage;
+    enum { N_HEADS = stage::N_HEADS, N_SLOTS = stage::N_COLUMNS, N_ROWS = N_HEADS + N_SLOTS };
+    stage ring[LOGIT_STAGES];
+    dsri_cache_entry rows[N_SLOTS];
+    ring_barriers<LOGIT_STAGES> barriers;
+};
+
+/* Where the block's slots lie: for this block, and for the values. */
+template <int HEADS, int SLOTS>
+static __device__ __forceinline__ void find_rows(const attention_query &at, uint32_t first_slot,
+                                                 logit_shared<HEADS, SLOTS> &shared)
+{
+    const uint32_t t = threadIdx.x;
+    if (t < shared.N_SLOTS) {
+        const uint32_t slot = first_slot + t;
+        const int32_t index = slot < at.width ? at.indices[slot] : -1;
+        const dsri_cache_entry row = find_row(at, index);
+        if (index != -1 && !row.values)
+            at.flags->is_bad = 1;
+        shared.rows[t] = row;
+        if (blockIdx.y == 0 && slot < at.width)
+            at.rows[slot] = row;
+    }
+    bringers_barrier();
+}
+
+/* What a thread brings of a stage: 8 features each of every 32nd of the block's queries and rows. */
+template <int HEADS, int SLOTS> struct logit_bringer {
+    typedef logit_shared<HEADS, SLOTS> block;
+    enum { N = (block::N_ROWS + 31) / 32 };
+    dsri_cache_entry sources[N];
+    uint4 pieces[N];
+    row_form q_form, kv_form;
+
+    static __device__ __forceinline__ uint32_t own_row(uint32_t i)
+    {
+        return threadIdx.x % 32 + 32 * i;
+    }
+    static __device__ __forceinline__ uint32_t own_feature(uint32_t stage)
+    {
+        return stage * LOGIT_STEPS + threadIdx.x / 32 * 8;
+    }
+    static __device__ __forceinline__ bool is_query(uint32_t i)
+    {
+        return own_row(i) < block::N_HEADS;
+    }
+
+    __device__ __forceinline__ void start(const attention_query &at, uint32_t first_head, const block &shared)
+    {
+        q_form = is_word_aligned(at.q, 0) ? ROW_WORDS : ROW_HALVES;
+        kv_form = at.form;
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            const uint32_t row = own_row(i);
+            sources[i].values = sources[i].scales = nullptr;
+            if (is_query(i))
+                sources[i].values =
+                    reinterpret_cast<const uint8_t *>(at.q + (uint64_t)(first_head + row) * DSRI_HEAD_DIM);
+            else if (row < block::N_ROWS)
+                sources[i] = shared.rows[row - block::N_HEADS];
+        }
+    }
+    __device__ __forceinline__ void load(uint32_t stage)
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            const row_form form = is_query(i) ? q_form : kv_form;
+            const uint32_t f = own_feature(stage);
+            pieces[i] = form == ROW_WORDS ? load_piece<ROW_WORDS>(sources[i], f)
+                        : form == ROW_FP8 ? load_piece<ROW_FP8>(sources[i], f)
+                                          : load_piece<ROW_HALVES>(sources[i], f);
+        }
+    }
+    __device__ __forceinline__ void store(uint32_t stage, typename block::stage &to) const
+    {
+        const uint32_t step = own_feature(0);
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            uint4 piece = pieces[i];
+            if (!is_query(i) && kv_form == ROW_FP8)
+                piece = decode_piece<ROW_FP8>(piece, own_feature(stage));
+            if (is_query(i))
+                store_column(piece, &to.heads[step][own_row(i)], block::N_HEADS);
+            else if (own_row(i) < block::N_ROWS)
+                store_column(piece, &to.columns[step][own_row(i) - block::N_HEADS], block::N_SLOTS);
+        }
+    }
+};
+
+template <int HEADS, int SLOTS>
+static __device__ __forceinline__ void bring_logits(const attention_query &at, uint32_t first_head, uint32_t first_slot,
+                                                    logit_shared<HEADS, SLOTS> &shared)
+{
+    logit_bringer<HEADS, SLOTS> bringer;
+    find_rows(at, first_slot, shared);
+    bringer.start(at, first_head, shared);
+    bringer.load(0);
+    ring_turn turn = {0, 0};
+#pragma unroll 1
+    for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS; stage++, turn.advance<LOGIT_STAGES>()) {
+        logit_bringer<HEADS, SLOTS> current = bringer;
+        if (stage + 1 < DSRI_HEAD_DIM / LOGIT_STEPS)
+            bringer.load(stage + 1);
+        shared_barrier_wait(&shared.barriers.is_empty[turn.stage], turn.parity ^ 1);
+        current.store(stage, shared.ring[turn.stage]);
+        arrive_as_warp(&shared.barriers.is_full[turn.stage]);
     }
 }
 
@@ -130,7 +282,7 @@ static __device__ __forceinline__ void write_logits(const dsri_attention_plan &p
     bool is_bad[HEADS] = {};
 #pragma unroll
     for (int s = 0; s < SLOTS; s++) {
-        const uint32_t i = threadIdx.x % 16 + 16 * s;
+        const uint32_t i = column_of<SLOTS>(s);
         const bool is_selected = shared.rows[i].values != nullptr;
         float *logits = at.logits + (uint64_t)(first_slot + i) * plan.n_heads + head;
 #pragma unroll
@@ -138,14 +290,19 @@ static __device__ __forceinline__ void write_logits(const dsri_attention_plan &p
             acc[h][s] = __fmul_rn(acc[h][s], plan.scale);
             is_bad[h] = is_bad[h] || (is_selected && !f32_is_finite(acc[h][s]));
         }
-        if (first_slot + i < at.width)
+        if (first_slot + i < at.width) {
+            if constexpr (HEADS == 2) {
+                *reinterpret_cast<float2 *>(logits) = make_float2(acc[0][s], acc[1][s]);
+            } else {
 #pragma unroll
-            for (int h = 0; h < HEADS; h += 4)
-                *reinterpret_cast<float4 *>(logits + h) =
-                    make_float4(acc[h][s], acc[h + 1][s], acc[h + 2][s], acc[h + 3][s]);
+                for (int h = 0; h < HEADS; h += 4)
+                    *reinterpret_cast<float4 *>(logits + h) =
+                        make_float4(acc[h][s], acc[h + 1][s], acc[h + 2][s], acc[h + 3][s]);
+            }
+        }
 #pragma unroll
         for (int h = 0; h < HEADS; h++)
-            acc[h][s] = is_selected ? acc[h][s] : __uint_as_float(0xff800000u);
+            acc[h][s] = is_selected ? acc[h][s] : minus_infinity();
     }
 #pragma unroll
     for (int h = 0; h < HEADS; h++)
@@ -153,137 +310,113 @@ static __device__ __forceinline__ void write_logits(const dsri_attention_plan &p
             at.flags->is_bad_head[head + h] = 1;
 }
 
-/* The largest logits of 16 slots. */
+/* The greatest of 2^n lanes. */
+static __device__ __forceinline__ float max_of_lanes(float x, int n)
+{
+#pragma unroll
+    for (int lanes = 1; lanes < n; lanes *= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
+    return x;
+}
+
+/* The largest logits of 16 slots: 4 lanes have 4 consecutive ones each, or 16 lanes one each. */
 template <int HEADS, int SLOTS>
 static __device__ __forceinline__ void write_slot_max(const dsri_attention_plan &plan, const attention_query &at,
                                                       uint32_t first_slot, uint32_t head, float acc[HEADS][SLOTS])
 {
+    const uint32_t lane = threadIdx.x % 16;
 #pragma unroll
-    for (int lanes = 1; lanes < 16; lanes *= 2)
-#pragma unroll
-        for (int s = 0; s < SLOTS; s++)
-#pragma unroll
-            for (int h = 0; h < HEADS; h++)
-                acc[h][s] = fmaxf(acc[h][s], __shfl_xor_sync(0xffffffffu, acc[h][s], lanes));
-    if (threadIdx.x % 16 != 0)
-        return;
-#pragma unroll
-    for (int s = 0; s < SLOTS; s++)
-        if (first_slot + 16 * s < at.width)
-#pragma unroll
-            for (int h = 0; h < HEADS; h += 4)
-                *reinterpret_cast<float4 *>(at.slot_max + (uint64_t)(first_slot / 16 + s) * plan.n_heads + head + h) =
-                    make_float4(acc[h][s], acc[h + 1][s], acc[h + 2][s], acc[h + 3][s]);
+    for (int h = 0; h < HEADS; h++) {
+        if constexpr (SLOTS >= 4) {
+            const float max = max_of_lanes(fmaxf(fmaxf(acc[h][0], acc[h][1]), fmaxf(acc[h][2], acc[h][3])), 4);
+            if (lane % 4 == 0 && first_slot + 4 * lane < at.width)
+                at.slot_max[(uint64_t)(first_slot / 16 + lane / 4) * plan.n_heads + head + h] = max;
+        }
+        if constexpr (SLOTS % 4 == 1) {
+            const float max = max_of_lanes(acc[h][SLOTS - 1], 16);
+            if (lane == 0 && first_slot + 16 * (SLOTS - 1) < at.width)
+                at.slot_max[(uint64_t)(first_slot / 16 + SLOTS - 1) * plan.n_heads + head + h] = max;
+        }
+    }
 }
-
-extern __shared__ uint4 shared_memory[];
 
 template <int HEADS, int SLOTS>
 static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan &plan, uint8_t *zeroed)
 {
     auto &shared = *reinterpret_cast<logit_shared<HEADS, SLOTS> *>(shared_memory);
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    const uint32_t t = threadIdx.x, lane = t % 32, head = (t / 32 * 2 + lane / 16) * HEADS;
-    const uint32_t first_slot = blockIdx.x * 16 * SLOTS, first_head = blockIdx.y * 2 * HEADS * LOGIT_WARPS;
+    const uint32_t first_slot = blockIdx.x * shared.N_SLOTS, first_head = blockIdx.y * shared.N_HEADS;
+    let_next_launch_start();
     if (first_slot >= at.width)
         return;
-    if (t < 16 * SLOTS) {
-        const uint32_t slot = first_slot + t;
-        const int32_t index = slot < at.width ? at.indices[slot] : -1;
-        const dsri_cache_entry row = find_row(at, index);
-        if (index != -1 && !row.values)
-            at.flags->is_bad = 1;
-        shared.rows[t] = row;
-        if (blockIdx.y == 0 && slot < at.width)
-            at.rows[slot] = row;
-    }
-    const uint16_t *q = at.q + (uint64_t)first_head * DSRI_HEAD_DIM;
-    query_quarter<HEADS> queries;
-    queries.load(q, 0);
+    shared.barriers.prepare();
+    wait_for_prior_launch();
     __syncthreads();
-    bring_quarter(at, 0, shared);
-    copy_async_commit();
-    bring_quarter(at, 1, shared);
-    copy_async_commit();
-    queries.store(0, shared);
+    if (!multiplies()) {
+        bring_logits(at, first_head, first_slot, shared);
+        return;
+    }
+    const uint32_t head = own_head<HEADS>();
     float acc[HEADS][SLOTS] = {};
+    ring_turn turn = {0, 0};
 #pragma unroll 1
-    for (uint32_t quarter = 0; quarter < LOGIT_QUARTERS; quarter++) {
-        if (quarter + 1 < LOGIT_QUARTERS)
-            queries.load(q, quarter + 1);
-        copy_async_wait<1>();
-        __syncthreads();
-        if (quarter + 2 < LOGIT_QUARTERS)
-            bring_quarter(at, quarter + 2, shared);
-        copy_async_commit();
-        multiply_quarter<HEADS, SLOTS>(shared, quarter, head, acc);
-        if (quarter + 1 < LOGIT_QUARTERS)
-            queries.store(quarter + 1, shared);
+    for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS; stage++, turn.advance<LOGIT_STAGES>()) {
+        shared_barrier_wait(&shared.barriers.is_full[turn.stage], turn.parity);
+        multiply_stage(shared.ring[turn.stage], head, acc);
+        arrive_as_warp(&shared.barriers.is_empty[turn.stage]);
     }
     write_logits<HEADS, SLOTS>(plan, at, first_slot, first_head + head, shared, acc);
     write_slot_max<HEADS, SLOTS>(plan, at, first_slot, first_head + head, acc);
 }
 
-extern "C" __global__ void __launch_bounds__(LOGIT_THREADS)
-    dsr_attention_logits16_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_logits16x16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_logits<4, 1>(plan, zeroed);
+    block_of_logits<2, 1>(plan, zeroed);
 }
 
-extern "C" __global__ void __launch_bounds__(LOGIT_THREADS)
-    dsr_attention_logits80_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_logits32x80__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
     block_of_logits<4, 5>(plan, zeroed);
 }
 
-extern "C" __global__ void __launch_bounds__(LOGIT_THREADS)
-    dsr_attention_logits80x64_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_logits64x80__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
     block_of_logits<8, 5>(plan, zeroed);
 }
 
-/* ---- values: four warps of HEADS heads x FEATURES features a thread, and one warp for denominators ---- */
+/* ---- values: a block is 8 HEADS heads x 16 FEATURES features ---- */
 
-enum { VALUE_WARPS = 4, VALUE_THREADS = 32 * (VALUE_WARPS + 1), SLOTS = 64 };
-
-/* Warps differ in heads, lanes in features. */
 template <int HEADS, int FEATURES> struct value_block {
     enum {
-        N_HEADS = VALUE_WARPS * HEADS,
-        N_FEATURES = 32 * FEATURES,
-        ROW_PARTS = N_FEATURES / 8, /* pieces of 8 features in a slot */
-        SLOTS_AT_ONCE = 32 * VALUE_WARPS / ROW_PARTS,
-        N_PIECES = SLOTS / SLOTS_AT_ONCE, /* of a thread in a tile */
-        N_LOGITS = N_HEADS / 2 / 4        /* float4 of a thread in a tile */
+        SLOTS = HEADS == 8 ? 32 : 64, /* of a stage; 64 or a half of it */
+        STAGES = HEADS * FEATURES >= 32 ? 4 : 3,
+        CHUNK_STAGES = DSRI_CHUNK_SLOTS / SLOTS
     };
-
-    struct buffer {
-        float weights[SLOTS][N_HEADS]; /* exp(logit - max); 0 where nothing is selected */
-        float rows[SLOTS][N_FEATURES]; /* -0 where nothing is selected: then a step of a chain changes nothing */
-        float max[N_HEADS];            /* chunked: of the chunk; else of all slots and the sink */
-        float factors[N_HEADS];        /* chunked: exp(m_c - M), or -1 for an empty chunk */
+    typedef operand_stage<HEADS, FEATURES, SLOTS> stage; /* weights: exp(logit - max), 0 where nothing is selected */
+    enum {
+        N_HEADS = stage::N_HEADS,
+        N_FEATURES = stage::N_COLUMNS,
+        QUADS = N_HEADS / 4, /* a bringing thread makes weights of 4 heads */
+        QUAD_SLOTS = BRING_THREADS / QUADS,
+        N_LOGITS = SLOTS / QUAD_SLOTS,
+        ROW_PARTS = N_FEATURES / 8, /* and widens 8 features at a time */
+        PART_SLOTS = BRING_THREADS / ROW_PARTS,
+        N_PIECES = SLOTS / PART_SLOTS,
+        MAX_PARTS = EXACT_THREADS / N_HEADS
     };
 
     struct shared {
-        buffer tiles[2];
-        float max[N_HEADS]; /* over all slots and the sink */
-        float denominators[N_HEADS];
-        float partial_max[VALUE_THREADS / N_HEADS][N_HEADS];
-    };
-
-    /* What a thread of the four warps has on the way for a tile, as it comes from memory. */
-    struct tile {
-        const uint8_t *row;      /* of slot t / 2, null where it selects nothing */
-        float4 logits[N_LOGITS]; /* of that slot */
-        uint4 rows[N_PIECES];
-        float max[4]; /* chunked: of the tile's 16 slots each, for head threadIdx.x */
+        stage ring[STAGES];
+        float factors[STAGES][N_HEADS]; /* chunked: exp(m_c - M), or -1 for an empty chunk */
+        float max[N_HEADS];             /* over all slots and the sink */
+        float denominators[N_HEADS];    /* a NaN where the head is zero */
+        float partial_max[MAX_PARTS][N_HEADS];
+        ring_barriers<STAGES> barriers;
     };
 };
-
-static __device__ __forceinline__ float minus_infinity()
-{
-    return __uint_as_float(0xff800000u);
-}
 
 static __device__ __forceinline__ dsri_cache_entry row_of_slot(const attention_query &at, uint32_t slot)
 {
@@ -298,18 +431,18 @@ static __device__ __forceinline__ void find_max(const attention_query &at, const
                                                 uint32_t first_head,
                                                 typename value_block<HEADS, FEATURES>::shared &shared)
 {
-    enum { N_HEADS = value_block<HEADS, FEATURES>::N_HEADS, STRIDE = VALUE_THREADS / N_HEADS };
-    const uint32_t h = threadIdx.x % N_HEADS, part = threadIdx.x / N_HEADS;
+    typedef value_block<HEADS, FEATURES> block;
+    const uint32_t h = threadIdx.x % block::N_HEADS, part = threadIdx.x / block::N_HEADS;
     float max = minus_infinity();
 #pragma unroll 8
-    for (uint32_t i = part; i < (at.width + 15) / 16; i += STRIDE)
+    for (uint32_t i = part; i < (at.width + 15) / 16; i += block::MAX_PARTS)
         max = fmaxf(max, at.slot_max[(uint64_t)i * plan.n_heads + first_head + h]);
     shared.partial_max[part][h] = max;
     __syncthreads();
-    if (threadIdx.x < N_HEADS) {
+    if (threadIdx.x < block::N_HEADS) {
         float all = plan.sinks[first_head + threadIdx.x];
 #pragma unroll
-        for (int i = 0; i < STRIDE; i++)
+        for (int i = 0; i < block::MAX_PARTS; i++)
             all = fmaxf(all, shared.partial_max[i][threadIdx.x]);
         shared.max[threadIdx.x] = all;
     }
@@ -320,17 +453,7 @@ struct value_place {
     uint32_t n_heads, first_head, first_feature;
 };
 
-template <int HEADS, int FEATURES>
-static __device__ __forceinline__ void load_rows(const attention_query &at, uint32_t first_slot,
-                                                 dsri_cache_entry rows[value_block<HEADS, FEATURES>::N_PIECES])
-{
-    typedef value_block<HEADS, FEATURES> block;
-#pragma unroll
-    for (int j = 0; j < block::N_PIECES; j++)
-        rows[j] = row_of_slot(at, first_slot + threadIdx.x / block::ROW_PARTS + block::SLOTS_AT_ONCE * j);
-}
-
-/* 8 features of a row as they lie in memory; as many -0 for none. */
+/* 8 features of a row as they lie in memory; as many -0 for none: then a step of a chain changes nothing. */
 static __device__ __forceinline__ uint4 load_values(row_form form, const dsri_cache_entry &row, uint32_t f)
 {
     const uint32_t zeros = 0x80008000u, codes = 0x80808080u;
@@ -342,213 +465,191 @@ static __device__ __forceinline__ uint4 load_values(row_form form, const dsri_ca
                              : load_piece<ROW_HALVES>(row, f);
 }
 
-template <int HEADS, int FEATURES>
-static __device__ __forceinline__ void load_tile(const attention_query &at, const value_place &place,
-                                                 uint32_t first_slot, bool chunked,
-                                                 const dsri_cache_entry rows[value_block<HEADS, FEATURES>::N_PIECES],
-                                                 typename value_block<HEADS, FEATURES>::tile &tile)
-{
+/* What a bringing thread has on the way for a stage, as it comes from memory. */
+template <int HEADS, int FEATURES, bool CHUNKED> struct value_bringer {
     typedef value_block<HEADS, FEATURES> block;
-    const uint32_t t = threadIdx.x, slot = first_slot + t / 2;
-    tile.row = row_of_slot(at, slot).values;
-    const float4 *logits = reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * place.n_heads +
-                                                            place.first_head + t % 2 * (block::N_HEADS / 2));
-#pragma unroll
-    for (int i = 0; i < block::N_LOGITS; i++)
-        tile.logits[i] = slot < at.width ? logits[i] : make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int j = 0; j < block::N_PIECES; j++)
-        tile.rows[j] = load_values(at.form, rows[j], place.first_feature + t % block::ROW_PARTS * 8);
-    if (chunked && t < block::N_HEADS)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            tile.max[i] = first_slot + 16 * i < at.width
-                              ? at.slot_max[(uint64_t)(first_slot / 16 + i) * place.n_heads + place.first_head + t]
-                              : minus_infinity();
-}
+    dsri_cache_entry rows[block::N_PIECES];      /* of the stage after */
+    const uint8_t *is_selected[block::N_LOGITS]; /* null: no */
+    float4 logits[block::N_LOGITS], max[CHUNKED ? 4 : 1];
+    uint4 pieces[block::N_PIECES];
 
-/* Chunked: the tile's max for the threads that make weights, and its factors. `all` is shared.max[threadIdx.x]. */
-template <int HEADS, int FEATURES>
-static __device__ __forceinline__ void store_max(const typename value_block<HEADS, FEATURES>::tile &tile, float all,
-                                                 typename value_block<HEADS, FEATURES>::buffer &buffer)
+    static __device__ __forceinline__ uint32_t thread()
+    {
+        return threadIdx.x;
+    }
+    static __device__ __forceinline__ uint32_t quad()
+    {
+        return thread() % block::QUADS * 4;
+    }
+    static __device__ __forceinline__ uint32_t feature()
+    {
+        return thread() % block::ROW_PARTS * 8;
+    }
+
+    __device__ __forceinline__ void find_rows(const attention_query &at, uint32_t first_slot)
+    {
+#pragma unroll
+        for (uint32_t j = 0; j < block::N_PIECES; j++)
+            rows[j] = row_of_slot(at, first_slot + thread() / block::ROW_PARTS + block::PART_SLOTS * j);
+    }
+
+    /* Of a stage whose rows are known; finds those of the next. */
+    __device__ __forceinline__ void load(const attention_query &at, const value_place &place, uint32_t first_slot)
+    {
+        const uint64_t head = place.first_head + quad();
+#pragma unroll
+        for (uint32_t i = 0; i < block::N_LOGITS; i++) {
+            const uint32_t slot = first_slot + thread() / block::QUADS + block::QUAD_SLOTS * i;
+            is_selected[i] = row_of_slot(at, slot).values;
+            logits[i] = slot < at.width
+                            ? *reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * place.n_heads + head)
+                            : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < block::N_PIECES; j++)
+            pieces[j] = load_values(at.form, rows[j], place.first_feature + feature());
+        if constexpr (CHUNKED) {
+            const uint32_t chunk = first_slot / DSRI_CHUNK_SLOTS * 4;
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++)
+                max[i] =
+                    (chunk + i) * 16 < at.width
+                        ? *reinterpret_cast<const float4 *>(at.slot_max + (uint64_t)(chunk + i) * place.n_heads + head)
+                        : make_float4(minus_infinity(), minus_infinity(), minus_infinity(), minus_infinity());
+        }
+        find_rows(at, first_slot + block::SLOTS);
+    }
+
+    static __device__ __forceinline__ float4 greater(float4 a, float4 b)
+    {
+        return make_float4(fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w));
+    }
+    static __device__ __forceinline__ float factor_of(float chunk_max, float all)
+    {
+        return chunk_max == minus_infinity() ? -1.0f : softmax_exp(__fadd_rn(chunk_max, -all));
+    }
+
+    /* `all` is the max of the thread's heads over all slots and the sink. */
+    __device__ __forceinline__ void store(const attention_query &at, const value_place &place, float4 all,
+                                          typename block::stage &to, float *factors) const
+    {
+        float4 m = all;
+        if constexpr (CHUNKED) {
+            m = greater(greater(max[0], max[1]), greater(max[2], max[3]));
+            if (thread() < block::QUADS)
+                *reinterpret_cast<float4 *>(factors + quad()) = make_float4(
+                    factor_of(m.x, all.x), factor_of(m.y, all.y), factor_of(m.z, all.z), factor_of(m.w, all.w));
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < block::N_LOGITS; i++) {
+            const float4 l = logits[i];
+            float4 w = make_float4(0, 0, 0, 0);
+            if (is_selected[i] != nullptr)
+                w = make_float4(softmax_exp(__fadd_rn(l.x, -m.x)), softmax_exp(__fadd_rn(l.y, -m.y)),
+                                softmax_exp(__fadd_rn(l.z, -m.z)), softmax_exp(__fadd_rn(l.w, -m.w)));
+            *reinterpret_cast<float4 *>(&to.heads[thread() / block::QUADS + block::QUAD_SLOTS * i][quad()]) = w;
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < block::N_PIECES; j++) {
+            uint4 piece = pieces[j];
+            if (at.form == ROW_FP8)
+                piece = decode_piece<ROW_FP8>(piece, place.first_feature + feature());
+            widen_8(piece, &to.columns[thread() / block::ROW_PARTS + block::PART_SLOTS * j][feature()]);
+        }
+    }
+};
+
+/* Sums of weights, one chain a head. */
+template <int HEADS, int FEATURES, bool CHUNKED> struct denominator_chain {
+    typedef value_block<HEADS, FEATURES> block;
+    float denominator, chunk_sum;
+
+    __device__ __forceinline__ void add(const typename block::stage &stage, const float *factors, uint32_t h,
+                                        bool ends_chunk)
+    {
+        float sum = CHUNKED ? chunk_sum : denominator;
+#pragma unroll 16
+        for (int slot = 0; slot < block::SLOTS; slot++)
+            sum = __fadd_rn(sum, stage.heads[slot][h]);
+        if (!CHUNKED) {
+            denominator = sum;
+        } else if (!ends_chunk) {
+            chunk_sum = sum;
+        } else {
+            const float factor = factors[h];
+            denominator = factor < 0 ? denominator : __fmaf_rn(factor, sum, denominator);
+            chunk_sum = 0.0f;
+        }
+    }
+};
+
+/* Whether flags make a head of the block zero, for the thread of each head. The last block of a query to ask clears its
+ * flags for the next command. All bringing threads. */
+template <int N_HEADS>
+static __device__ __forceinline__ bool take_flags(const attention_query &at, uint32_t n_heads, uint32_t first_head)
 {
     const uint32_t t = threadIdx.x;
-    if (t >= value_block<HEADS, FEATURES>::N_HEADS)
-        return;
-    const float max = fmaxf(fmaxf(tile.max[0], tile.max[1]), fmaxf(tile.max[2], tile.max[3]));
-    buffer.max[t] = max;
-    buffer.factors[t] = max == minus_infinity() ? -1.0f : softmax_exp(__fadd_rn(max, -all));
-}
-
-template <int HEADS, int FEATURES>
-static __device__ __forceinline__ void store_tile(row_form form, const value_place &place,
-                                                  const typename value_block<HEADS, FEATURES>::tile &tile,
-                                                  typename value_block<HEADS, FEATURES>::buffer &buffer)
-{
-    typedef value_block<HEADS, FEATURES> block;
-    const uint32_t t = threadIdx.x, h = t % 2 * (block::N_HEADS / 2);
-#pragma unroll
-    for (int i = 0; i < block::N_LOGITS; i++) {
-        const float4 max = *reinterpret_cast<const float4 *>(&buffer.max[h + 4 * i]), l = tile.logits[i];
-        float4 w = make_float4(0, 0, 0, 0);
-        if (tile.row != nullptr) {
-            w.x = softmax_exp(__fadd_rn(l.x, -max.x));
-            w.y = softmax_exp(__fadd_rn(l.y, -max.y));
-            w.z = softmax_exp(__fadd_rn(l.z, -max.z));
-            w.w = softmax_exp(__fadd_rn(l.w, -max.w));
-        }
-        *reinterpret_cast<float4 *>(&buffer.weights[t / 2][h + 4 * i]) = w;
-    }
-#pragma unroll
-    for (int j = 0; j < block::N_PIECES; j++) {
-        uint4 row = tile.rows[j];
-        if (form == ROW_FP8)
-            row = decode_piece<ROW_FP8>(row, place.first_feature + t % block::ROW_PARTS * 8);
-        widen_8(row, &buffer.rows[t / block::ROW_PARTS + block::SLOTS_AT_ONCE * j][t % block::ROW_PARTS * 8]);
-    }
-}
-
-/* What a slot brings to a thread. */
-template <int HEADS, int FEATURES> struct slot_operands {
-    float weights[HEADS], values[FEATURES];
-
-    __device__ __forceinline__ void load(const typename value_block<HEADS, FEATURES>::buffer &buffer, uint32_t slot,
-                                         uint32_t h, uint32_t f)
-    {
-#pragma unroll
-        for (int i = 0; i < HEADS; i += 4) {
-            const float4 w = *reinterpret_cast<const float4 *>(&buffer.weights[slot][h + i]);
-            weights[i] = w.x;
-            weights[i + 1] = w.y;
-            weights[i + 2] = w.z;
-            weights[i + 3] = w.w;
-        }
-        if constexpr (FEATURES == 4) {
-            const float4 v = *reinterpret_cast<const float4 *>(&buffer.rows[slot][f]);
-            values[0] = v.x;
-            values[1] = v.y;
-            values[2] = v.z;
-            values[3] = v.w;
-        } else if constexpr (FEATURES == 2) {
-            const float2 v = *reinterpret_cast<const float2 *>(&buffer.rows[slot][f]);
-            values[0] = v.x;
-            values[1] = v.y;
-        } else {
-            values[0] = buffer.rows[slot][f];
-        }
-    }
-};
-
-/* A few slots at once. */
-template <int HEADS, int FEATURES> struct slot_group {
-    enum { N = HEADS * FEATURES <= 4 ? 8 : HEADS * FEATURES <= 16 ? 2 : 1 };
-    slot_operands<HEADS, FEATURES> slots[N];
-
-    __device__ __forceinline__ void load(const typename value_block<HEADS, FEATURES>::buffer &buffer, uint32_t first,
-                                         uint32_t h, uint32_t f)
-    {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            slots[i].load(buffer, first + i, h, f);
-    }
-    __device__ __forceinline__ void add_to(float acc[HEADS][FEATURES]) const
-    {
-#pragma unroll
-        for (int slot = 0; slot < N; slot++)
-#pragma unroll
-            for (int i = 0; i < HEADS; i++)
-#pragma unroll
-                for (int j = 0; j < FEATURES; j++)
-                    acc[i][j] = __fmaf_rn(slots[slot].weights[i], slots[slot].values[j], acc[i][j]);
-    }
-};
-
-/* Adds a tile's slots in order: one group is on its way from shared memory while another is added. */
-template <int HEADS, int FEATURES>
-static __device__ __forceinline__ void add_slots(const typename value_block<HEADS, FEATURES>::buffer &buffer,
-                                                 uint32_t h, uint32_t f, float acc[HEADS][FEATURES])
-{
-    typedef slot_group<HEADS, FEATURES> group;
-    group even, odd;
-    even.load(buffer, 0, h, f);
-#pragma unroll 1
-    for (uint32_t first = 0; first < SLOTS; first += 2 * group::N) {
-        odd.load(buffer, first + group::N, h, f);
-        even.add_to(acc);
-        if (first + 2 * group::N < SLOTS)
-            even.load(buffer, first + 2 * group::N, h, f);
-        odd.add_to(acc);
-    }
-}
-
-/* A tile's numerators: one chain on from what is there, or a chain of the chunk's own that is then scaled and added. */
-template <int HEADS, int FEATURES>
-static __device__ __forceinline__ void add_values(const typename value_block<HEADS, FEATURES>::buffer &buffer,
-                                                  uint32_t h, uint32_t f, bool chunked,
-                                                  float numerators[HEADS][FEATURES])
-{
-    float sums[HEADS][FEATURES];
-#pragma unroll
-    for (int i = 0; i < HEADS; i++)
-#pragma unroll
-        for (int j = 0; j < FEATURES; j++)
-            sums[i][j] = chunked ? 0.0f : numerators[i][j];
-    add_slots<HEADS, FEATURES>(buffer, h, f, sums);
-#pragma unroll
-    for (int i = 0; i < HEADS; i++) {
-        const float factor = buffer.factors[h + i];
-#pragma unroll
-        for (int j = 0; j < FEATURES; j++) {
-            const float joined = factor < 0 ? numerators[i][j] : __fmaf_rn(factor, sums[i][j], numerators[i][j]);
-            numerators[i][j] = chunked ? joined : sums[i][j];
-        }
-    }
-}
-
-template <int HEADS, int FEATURES>
-static __device__ __forceinline__ float add_weights(const typename value_block<HEADS, FEATURES>::buffer &buffer,
-                                                    uint32_t h, bool chunked, float denominator)
-{
-    float sum = chunked ? 0.0f : denominator;
-#pragma unroll 16
-    for (int slot = 0; slot < SLOTS; slot++)
-        sum = __fadd_rn(sum, buffer.weights[slot][h]);
-    const float factor = buffer.factors[h];
-    return !chunked ? sum : factor < 0 ? denominator : __fmaf_rn(factor, sum, denominator);
-}
-
-/* For one warp of a block: whether flags make the lane's head zero. The last block of a query to ask clears its flags
- * for the next command. */
-static __device__ __forceinline__ bool take_flags(const attention_query &at, uint32_t n_heads, uint32_t head)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    const bool is_zero = (at.flags->is_bad | at.flags->is_bad_head[head]) != 0;
-    const uint32_t zeros = __ballot_sync(0xffffffffu, is_zero); /* all lanes have read */
+    const bool is_zero = t < N_HEADS && (at.flags->is_bad | at.flags->is_bad_head[first_head + t]) != 0;
+    bringers_barrier(); /* all have read */
+    if (t >= 32)
+        return is_zero;
     uint32_t n_done = 0;
-    __threadfence();
-    if (lane == 0)
+    if (t == 0) {
+        __threadfence();
         n_done = atomicAdd(&at.flags->n_done, 1u);
+    }
     n_done = __shfl_sync(0xffffffffu, n_done, 0);
     if (n_done == gridDim.x * gridDim.y - 1) {
-        for (uint32_t h = lane; h < n_heads; h += 32)
+        for (uint32_t h = t; h < n_heads; h += 32)
             at.flags->is_bad_head[h] = 0;
-        if (lane == 0) {
+        if (t == 0) {
             at.flags->is_bad = 0;
             at.flags->n_done = 0;
         }
     }
-    return zeros >> lane & 1;
+    return is_zero;
+}
+
+template <int HEADS, int FEATURES, bool CHUNKED>
+static __device__ __forceinline__ void
+bring_values(const dsri_attention_plan &plan, const attention_query &at, const value_place &place,
+             typename value_block<HEADS, FEATURES>::shared &shared, value_bringer<HEADS, FEATURES, CHUNKED> &bringer)
+{
+    typedef value_block<HEADS, FEATURES> block;
+    const uint32_t t = threadIdx.x, h = t % block::N_HEADS;
+    const float sink = plan.sinks[place.first_head + h];
+    const bool is_zero = take_flags<block::N_HEADS>(at, plan.n_heads, place.first_head) || !f32_is_finite(sink);
+    const float4 all = *reinterpret_cast<const float4 *>(&shared.max[bringer.quad()]);
+    denominator_chain<HEADS, FEATURES, CHUNKED> chain = {softmax_exp(__fadd_rn(sink, -shared.max[h])), 0.0f};
+    ring_turn turn = {0, 0};
+    uint32_t chunk_stage = 0;
+#pragma unroll 1
+    for (uint32_t slot = 0; slot < at.width; slot += block::SLOTS, turn.template advance<block::STAGES>()) {
+        typename block::stage &stage = shared.ring[turn.stage];
+        shared_barrier_wait(&shared.barriers.is_empty[turn.stage], turn.parity ^ 1);
+        bringer.store(at, place, all, stage, shared.factors[turn.stage]);
+        if (slot + block::SLOTS < at.width)
+            bringer.load(at, place, slot + block::SLOTS);
+        arrive_as_warp(&shared.barriers.is_full[turn.stage]);
+        bringers_barrier(); /* the weights of all of them */
+        const bool ends_chunk = ++chunk_stage == block::CHUNK_STAGES || slot + block::SLOTS >= at.width;
+        if (t < block::N_HEADS)
+            chain.add(stage, shared.factors[turn.stage], h, ends_chunk);
+        chunk_stage = ends_chunk ? 0 : chunk_stage;
+    }
+    if (t < block::N_HEADS)
+        shared.denominators[h] = is_zero ? __uint_as_float(0x7fc00000u) : chain.denominator;
 }
 
 /* N consecutive outputs of a head. A NaN denominator makes zeros. */
 template <int N>
-static __device__ __forceinline__ void write_values(uint16_t *to, const float numerators[N], float denominator)
+static __device__ __forceinline__ void write_values(uint16_t *to, const float *numerators, float denominator)
 {
     uint16_t values[N];
 #pragma unroll
     for (int j = 0; j < N; j++)
         values[j] = f32_to_finite_bf16(__fdiv_rn(numerators[j], denominator));
-    if (N > 1 && (uintptr_t)to % 4 == 0) {
+    if ((uintptr_t)to % 4 == 0) {
 #pragma unroll
         for (int j = 0; j + 1 < N; j += 2)
             *reinterpret_cast<uint32_t *>(to + j) = values[j] | (uint32_t)values[j + 1] << 16;
@@ -559,86 +660,104 @@ static __device__ __forceinline__ void write_values(uint16_t *to, const float nu
     }
 }
 
-/* Two tiles of the four warps' threads are under way: one as registers, one in shared memory. */
-template <int HEADS, int FEATURES>
+/* Numerators of a thread: one chain on from stage to stage, or chains of the chunks' own that are then scaled and
+ * added. */
+template <int HEADS, int FEATURES, bool CHUNKED>
+static __device__ __forceinline__ void multiply_values(const attention_query &at,
+                                                       typename value_block<HEADS, FEATURES>::shared &shared,
+                                                       float numerators[HEADS][FEATURES])
+{
+    typedef value_block<HEADS, FEATURES> block;
+    const uint32_t head = own_head<HEADS>();
+    float sums[HEADS][FEATURES] = {};
+    ring_turn turn = {0, 0};
+    uint32_t chunk_stage = 0;
+#pragma unroll 1
+    for (uint32_t slot = 0; slot < at.width; slot += block::SLOTS, turn.template advance<block::STAGES>()) {
+        shared_barrier_wait(&shared.barriers.is_full[turn.stage], turn.parity);
+        multiply_stage(shared.ring[turn.stage], head, CHUNKED ? sums : numerators);
+        if (CHUNKED && (++chunk_stage == block::CHUNK_STAGES || slot + block::SLOTS >= at.width)) {
+            chunk_stage = 0;
+#pragma unroll
+            for (int i = 0; i < HEADS; i++) {
+                const float factor = shared.factors[turn.stage][head + i];
+#pragma unroll
+                for (int j = 0; j < FEATURES; j++) {
+                    numerators[i][j] = factor < 0 ? numerators[i][j] : __fmaf_rn(factor, sums[i][j], numerators[i][j]);
+                    sums[i][j] = 0.0f;
+                }
+            }
+        }
+        arrive_as_warp(&shared.barriers.is_empty[turn.stage]);
+    }
+}
+
+template <int HEADS, int FEATURES, bool CHUNKED>
 static __device__ __forceinline__ void block_of_values(const dsri_attention_plan &plan, uint8_t *zeroed)
 {
     typedef value_block<HEADS, FEATURES> block;
     auto &shared = *reinterpret_cast<typename block::shared *>(shared_memory);
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
     const value_place place = {plan.n_heads, blockIdx.y * block::N_HEADS, blockIdx.x * block::N_FEATURES};
-    const uint32_t t = threadIdx.x, warp = t / 32, lane = t % 32;
-    const bool is_denominator_warp = warp == VALUE_WARPS, chunked = plan.chunked != 0;
-    const uint32_t h = is_denominator_warp ? lane % block::N_HEADS : warp * HEADS, f = lane * FEATURES;
-    float numerators[HEADS][FEATURES] = {}, denominator = 0.0f;
-    bool is_zero = false;
-    dsri_cache_entry rows[block::N_PIECES];
-    typename block::tile tile;
-
-    if (!is_denominator_warp) {
-        load_rows<HEADS, FEATURES>(at, 0, rows);
-        load_tile<HEADS, FEATURES>(at, place, 0, chunked, rows, tile);
-        load_rows<HEADS, FEATURES>(at, SLOTS, rows);
-    } else {
-        const uint32_t head = place.first_head + h;
-        is_zero = take_flags(at, plan.n_heads, head) || !f32_is_finite(plan.sinks[head]);
+    value_bringer<HEADS, FEATURES, CHUNKED> bringer;
+    shared.barriers.prepare();
+    wait_for_prior_launch();
+    if (!multiplies() && at.width > 0) {
+        bringer.find_rows(at, 0);
+        bringer.load(at, place, 0);
     }
     find_max<HEADS, FEATURES>(at, plan, place.first_head, shared);
-    if (is_denominator_warp)
-        denominator = softmax_exp(__fadd_rn(plan.sinks[place.first_head + h], -shared.max[h]));
-    const float all = t < block::N_HEADS ? shared.max[t] : 0.0f;
-    if (t < block::N_HEADS) {
-        shared.tiles[0].max[t] = shared.tiles[1].max[t] = all;
-        shared.tiles[0].factors[t] = shared.tiles[1].factors[t] = 0.0f; /* read where not chunked, and not used */
-    }
+    float numerators[HEADS][FEATURES] = {};
+    if (multiplies())
+        multiply_values<HEADS, FEATURES, CHUNKED>(at, shared, numerators);
+    else
+        bring_values<HEADS, FEATURES, CHUNKED>(plan, at, place, shared, bringer);
     __syncthreads();
-    uint32_t turn = 0;
-#pragma unroll 1
-    for (uint32_t first_slot = 0; first_slot < at.width; first_slot += SLOTS, turn ^= 1) {
-        typename block::buffer &buffer = shared.tiles[turn];
-        if (chunked) {
-            store_max<HEADS, FEATURES>(tile, all, buffer);
-            __syncthreads();
-        }
-        if (!is_denominator_warp) {
-            store_tile<HEADS, FEATURES>(at.form, place, tile, buffer);
-            if (first_slot + SLOTS < at.width) {
-                load_tile<HEADS, FEATURES>(at, place, first_slot + SLOTS, chunked, rows, tile);
-                load_rows<HEADS, FEATURES>(at, first_slot + 2 * SLOTS, rows);
-            }
-        }
-        __syncthreads();
-        if (is_denominator_warp)
-            denominator = add_weights<HEADS, FEATURES>(buffer, h, chunked, denominator);
-        else
-            add_values<HEADS, FEATURES>(buffer, h, f, chunked, numerators);
-    }
-    if (is_denominator_warp && lane < block::N_HEADS)
-        shared.denominators[h] = is_zero ? __uint_as_float(0x7fc00000u) : denominator;
-    __syncthreads();
-    if (is_denominator_warp)
+    if (!multiplies())
         return;
 #pragma unroll
-    for (int i = 0; i < HEADS; i++)
-        write_values<FEATURES>(at.output + (uint64_t)(place.first_head + h + i) * DSRI_HEAD_DIM + place.first_feature +
-                                   f,
-                               numerators[i], shared.denominators[h + i]);
+    for (int i = 0; i < HEADS; i++) {
+        const uint32_t h = own_head<HEADS>() + i;
+        uint16_t *output = at.output + (uint64_t)(place.first_head + h) * DSRI_HEAD_DIM + place.first_feature;
+#pragma unroll
+        for (int j = 0; j < FEATURES; j += 4)
+            write_values<(FEATURES < 4 ? FEATURES : 4)>(output + column_of<FEATURES>(j), &numerators[i][j],
+                                                        shared.denominators[h]);
+    }
 }
 
-extern "C" __global__ void __launch_bounds__(VALUE_THREADS)
-    dsr_attention_values16_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_values8x32__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<4, 1>(plan, zeroed);
+    block_of_values<1, 2, false>(plan, zeroed);
 }
 
-extern "C" __global__ void __launch_bounds__(VALUE_THREADS, 3)
-    dsr_attention_values32_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_values32x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<8, 2>(plan, zeroed);
+    block_of_values<4, 4, false>(plan, zeroed);
 }
 
-extern "C" __global__ void __launch_bounds__(VALUE_THREADS, 2)
-    dsr_attention_values32x128_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_values64x128__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<8, 4>(plan, zeroed);
+    block_of_values<8, 8, false>(plan, zeroed);
+}
+
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_chunks8x32__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_values<1, 2, true>(plan, zeroed);
+}
+
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_chunks32x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_values<4, 4, true>(plan, zeroed);
+}
+
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_chunks64x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_values<8, 4, true>(plan, zeroed);
 }

@@ -62,7 +62,7 @@ static __device__ __forceinline__ uint32_t peer_address(const void *p, uint32_t 
     return address;
 }
 
-/* ---- barriers in shared memory, which copies can arrive at (compute capability 9.0) ---- */
+/* ---- barriers in shared memory; copies can arrive at them with compute capability 9.0 ---- */
 
 /* For n arrivals a phase. Others may use it after shared_barriers_ready() and a barrier of the block or the cluster. */
 static __device__ __forceinline__ void shared_barrier_init(uint64_t *barrier, uint32_t n)
@@ -72,7 +72,9 @@ static __device__ __forceinline__ void shared_barrier_init(uint64_t *barrier, ui
 
 static __device__ __forceinline__ void shared_barriers_ready()
 {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
 }
 
 static __device__ __forceinline__ void shared_barrier_arrive(uint64_t *barrier)
@@ -95,7 +97,11 @@ static __device__ __forceinline__ void shared_barrier_wait(uint64_t *barrier, ui
     uint32_t is_over;
     do {
         asm volatile("{\n\t.reg .pred p;\n\t"
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* which waits a little */
                      "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"
+#else
+                     "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\t"
+#endif
                      "selp.u32 %0, 1, 0, p;\n\t}"
                      : "=r"(is_over)
                      : "r"(shared_address(barrier)), "r"(parity)
