@@ -307,11 +307,11 @@ extern "C" __global__ void __launch_bounds__(FP4_THREADS, 1)
     fp4_shared &shared = *reinterpret_cast<fp4_shared *>(shared_memory);
     if (threadIdx.x < 4)
         shared.tables[threadIdx.x] = tables_for(threadIdx.x);
-    wait_for_prior_launch();
     for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
         if (threadIdx.x == 0)
             shared.n_bad = shared.n_positive = 0;
         take_run(plan, piece, shared.run);
+        wait_for_prior_launch();
         if (shared.run.at.keys.scale_bytes == 0) { /* a row that another kernel takes */
             __syncthreads();
             continue;

@@ -253,11 +253,11 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
     wide_shared &shared = *reinterpret_cast<wide_shared *>(shared_memory);
     if (threadIdx.x < 4)
         shared.tables[threadIdx.x] = tables_for(threadIdx.x);
-    wait_for_prior_launch();
     for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
         if (threadIdx.x == 0)
             shared.is_bad = shared.has_positive = 0;
         take_run(plan, piece, shared.run);
+        wait_for_prior_launch();
         score_run_wide(shared.run, shared);
     }
 }

@@ -320,9 +320,9 @@ extern "C" __global__ void __launch_bounds__(SCORE_THREADS, SCORE_BLOCKS_AT_ONCE
     extern __shared__ uint4 shared_memory[];
     let_next_launch_start();
     score_shared &shared = *reinterpret_cast<score_shared *>(shared_memory);
-    wait_for_prior_launch();
     for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
         take_run(plan, piece, shared.run);
+        wait_for_prior_launch();
         const key_source source = source_of(shared.run.at);
         if (source == BY_WORDS)
             score_run_of<BY_WORDS>(plan.n_heads, shared.run, shared);
