@@ -1002,8 +1002,8 @@ static void issue(const async_copy &copy, const void *code)
     if (is_checked && copy.from != nullptr) {
         const uint32_t n = copy.n_bytes + copy.n_zeros;
         const size_t offset = (size_t)(static_cast<uint8_t *>(copy.to) - launch.tls);
-        if (copy.n_bytes != 0)
-            check_global(copy.from, copy.n_bytes, CHECKED_READ, code);
+        if (copy.n_bytes != 0) /* of all bytes, as compute-sanitizer has it, though the last are not used */
+            check_global(copy.from, n, CHECKED_READ, code);
         checks_copying(checked_number(own), own->block->rank, offset, n, code);
         own->unseen.push_back({copy.to, nullptr, n, (uint32_t)own->n_issued, 0});
     }
