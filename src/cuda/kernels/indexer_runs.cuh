@@ -1,4 +1,4 @@
-/* How the device-exact score kernels deal their work: each block takes a piece of the line of all tiles of all queries,
+/* How most score kernels deal their work: each block takes a piece of the line of all tiles of all queries,
  * and goes through it run by run. */
 #ifndef DSRI_INDEXER_RUNS_CUH
 #define DSRI_INDEXER_RUNS_CUH

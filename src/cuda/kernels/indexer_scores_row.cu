@@ -1,6 +1,7 @@
 /* Row-exact index scores of BF16 keys, wherever they lie: any stride, pages, alignment, and 32, 64 or 128 heads. Each
  * warp streams 16 keys at a time through a ring of its own in shared memory. */
 #include "cuda/kernels/indexer_row.cuh"
+#include "cuda/kernels/indexer_runs.cuh"
 
 enum { ROW_WARPS = INDEX_TILE / ROW_KEYS, ROW_THREADS = 32 * ROW_WARPS, ROW_STAGES = 6 };
 
@@ -12,8 +13,7 @@ struct key_stage {
 
 struct row_shared {
     key_stage ring[ROW_WARPS][ROW_STAGES];
-    indexer_line line;
-    indexer_run run;
+    tile_run run;
 };
 
 /* Starts the copies of the keys from first_key on; keys that are not seen give zeros. */
@@ -53,7 +53,7 @@ static __device__ __forceinline__ uint32_t keys_there(const indexer_query &at, u
 /* Scores of a run of tiles against NTILES * 8 heads from first_head on. PART: 0 all heads at once; 1 leaves partial
  * sums in the scores; 2 adds to them. */
 template <int NTILES, int PART, bool WORDS>
-static __device__ __forceinline__ void score_run(const indexer_run &run, uint32_t first_head, row_shared &shared)
+static __device__ __forceinline__ void score_run(const tile_run &run, uint32_t first_head, row_shared &shared)
 {
     const indexer_query &at = run.at;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void score_run(const indexer_run &run, uint32_
 }
 
 template <bool WORDS>
-static __device__ __forceinline__ void score_run_of(uint32_t n_heads, const indexer_run &run, row_shared &shared)
+static __device__ __forceinline__ void score_run_of(uint32_t n_heads, const tile_run &run, row_shared &shared)
 {
     if (n_heads == 32) {
         score_run<4, 0, WORDS>(run, 0, shared);
@@ -123,11 +123,12 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
     extern __shared__ uint4 shared_memory[];
     row_shared &shared = *reinterpret_cast<row_shared *>(shared_memory);
     let_next_launch_start();
-    line_up<INDEX_TILE, PLAIN_ROWS>(plan, shared.line);
     wait_for_prior_launch();
-    for (indexer_piece piece = piece_of_block(shared.line); piece.next < piece.end;) {
-        next_run<INDEX_TILE>(plan, shared.line, piece, shared.run);
-        if (source_of(shared.run.at) == BY_WORDS)
+    for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
+        take_run(plan, piece, shared.run);
+        if (shared.run.at.keys.scale_bytes) /* for the kernel of packed keys */
+            __syncthreads();
+        else if (source_of(shared.run.at) == BY_WORDS)
             score_run_of<true>(plan.n_heads, shared.run, shared);
         else
             score_run_of<false>(plan.n_heads, shared.run, shared);
