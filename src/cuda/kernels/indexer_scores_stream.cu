@@ -7,7 +7,7 @@
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* bulk copies */
 
-enum { STREAM_WARPS = INDEX_TILE / ROW_KEYS, STREAM_THREADS = 32 * STREAM_WARPS, STREAM_STAGES = 6 };
+enum { STREAM_WARPS = INDEX_TILE / ROW_KEYS, STREAM_THREADS = 32 * STREAM_WARPS, STREAM_STAGES = 4 };
 
 struct stream_ring {
     uint4 keys[STREAM_STAGES][ROW_KEYS][KEY_WORDS];

@@ -18,10 +18,10 @@
 #define __noinline__    __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
-#define __shared__    thread_local /* in the module's TLS block, which the emulator swaps from block to block */
-#define __CUDA_ARCH__ 900
+#define __shared__                thread_local /* in the module's TLS block, which the emulator swaps from block to block */
+#define __CUDA_ARCH__             900
 #define __CUDA_ARCH_FEAT_SM90_ALL 1
-#define __CUDACC__    1
+#define __CUDACC__                1
 #if !defined(__clang__)
 #define __builtin_assume(condition) ((void)0)
 #endif
