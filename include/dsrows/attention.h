@@ -116,7 +116,11 @@ DSR_API dsr_status dsr_sequence_save(const dsr_sequence *sequence, void *memory,
 /* Replace a sequence's state by a saved one, growing if needed. A damaged or foreign form, or one of another
  * configuration or layer, gives DSR_ERR_FORMAT and changes nothing. */
 DSR_API dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory, uint64_t size_bytes);
+/* Save to a file: new, or a regular one, which is replaced when the new one is whole and on the disk and whose
+ * permissions stay. A link leads to the file to replace. Anything else at `path` gives DSR_ERR_IO and stays as it is.
+ */
 DSR_API dsr_status dsr_sequence_save_file(const dsr_sequence *sequence, const char *path);
+/* Load from a file, which is read no further than its header says. */
 DSR_API dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *path);
 
 /* ---- steps ------------------------------------------------------------------------------------------------ */

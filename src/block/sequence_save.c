@@ -5,11 +5,16 @@
  *   window rows oldest to newest, compressed rows, index keys, each followed by its scales if the caches are packed,
  * and for each compressor the projected kv and score rows that its state depends on; then u64 checksum of all bytes
  *   before it. */
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "block/layer.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum {
     SAVE_VERSION = 1,
@@ -293,24 +298,76 @@ static dsr_status io_error(const dsr_sequence *sequence, const char *what, const
                      errno ? strerror(errno) : "short transfer");
 }
 
-/* Written beside the target and renamed, so that an interrupted save leaves the old file whole. */
+enum { PATH_BYTES = 4096, MAX_PARTS = 100 };
+
+/* Where a file is written until it is whole: a name that is nobody's yet, beside the file it replaces, with the
+ * permissions of that file (*found, or null) from its first byte on. Returns a descriptor, or -1 and errno. */
+static int create_part(const char *path, const struct stat *found, char part[PATH_BYTES])
+{
+    const mode_t mode = found != NULL ? found->st_mode & 0777 : 0666;
+    int file = -1;
+    errno = EEXIST;
+    for (int i = 0; i < MAX_PARTS && file < 0 && errno == EEXIST; i++) {
+        if (snprintf(part, PATH_BYTES, "%s.part%d", path, i) >= PATH_BYTES)
+            errno = ENAMETOOLONG;
+        else
+            file = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    }
+    if (file >= 0 && found != NULL)
+        (void)fchmod(file, mode); /* what the umask took; where that cannot be had, fewer may read the file */
+    return file;
+}
+
+static int write_all(int file, const unsigned char *bytes, uint64_t n_bytes)
+{
+    for (uint64_t done = 0; done < n_bytes;) {
+        const ssize_t n = write(file, bytes + done, n_bytes - done);
+        if (n < 0 && errno != EINTR)
+            return 0;
+        done += n > 0 ? (uint64_t)n : 0;
+    }
+    return 1;
+}
+
+/* The file is moved to its place when it is whole and on the disk, so that an interrupted save leaves the old one. */
+static dsr_status replace_file(const dsr_sequence *sequence, const char *path, const struct stat *found,
+                               const void *bytes, uint64_t n_bytes)
+{
+    char part[PATH_BYTES];
+    const int file = create_part(path, found, part);
+    if (file < 0)
+        return io_error(sequence, "create a file beside", path);
+    int is_whole = write_all(file, bytes, n_bytes) && fsync(file) == 0;
+    int error = errno;
+    if (close(file) != 0 && is_whole) {
+        is_whole = 0;
+        error = errno;
+    }
+    if (is_whole && rename(part, path) == 0)
+        return DSR_OK;
+    error = is_whole ? errno : error;
+    (void)unlink(part);
+    errno = error;
+    return io_error(sequence, "write", path);
+}
+
+/* A link leads to the file to replace. Devices, pipes and directories are not replaced. */
 static dsr_status write_file(const dsr_sequence *sequence, const char *path, const void *bytes, uint64_t n_bytes)
 {
-    char temporary[4096];
-    if (snprintf(temporary, sizeof temporary, "%s.part", path) >= (int)sizeof temporary)
-        return dsri_fail(sequence->attention->context, DSR_ERR_IO, "sequence: path is too long: %s", path);
+    struct stat found;
+    char target[PATH_BYTES];
     errno = 0;
-    FILE *file = fopen(temporary, "wb");
-    if (file == NULL)
-        return io_error(sequence, "create", temporary);
-    int is_written = fwrite(bytes, 1, (size_t)n_bytes, file) == n_bytes;
-    is_written = fclose(file) == 0 && is_written;
-    if (!is_written || rename(temporary, path) != 0) {
-        const dsr_status status = io_error(sequence, "write", path);
-        remove(temporary);
-        return status;
+    if (lstat(path, &found) != 0)
+        return errno == ENOENT ? replace_file(sequence, path, NULL, bytes, n_bytes) : io_error(sequence, "write", path);
+    if (S_ISLNK(found.st_mode)) {
+        if (realpath(path, target) == NULL || stat(target, &found) != 0)
+            return io_error(sequence, "follow", path);
+        path = target;
     }
-    return DSR_OK;
+    if (!S_ISREG(found.st_mode))
+        return dsri_fail(sequence->attention->context, DSR_ERR_IO, "sequence: cannot write %s: not a regular file",
+                         path);
+    return replace_file(sequence, path, &found, bytes, n_bytes);
 }
 
 dsr_status dsr_sequence_save_file(const dsr_sequence *sequence, const char *path)

@@ -446,6 +446,79 @@ static void files(void **state)
     assert_int_equal(rmdir(directory), 0); /* nothing is left beside it */
 }
 
+static uint32_t mode_of(const char *path)
+{
+    struct stat found;
+    assert_int_equal(lstat(path, &found), 0);
+    return (uint32_t)found.st_mode;
+}
+
+static void assert_saved(const char *path, const block_state *form)
+{
+    unsigned char *bytes = malloc(form->n_bytes + 1);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(bytes);
+    assert_non_null(file);
+    assert_int_equal(fread(bytes, 1, form->n_bytes + 1, file), form->n_bytes);
+    assert_memory_equal(bytes, form->bytes, form->n_bytes);
+    fclose(file);
+    free(bytes);
+}
+
+/* What lies at the place of a saved file, and beside it, stays what it was. */
+static void places(void **state)
+{
+    block_fixture f;
+    char directory[] = "/tmp/dsrows-block-XXXXXX", path[64], link[64], dangling[64], fifo[64], victim[64], part[64];
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/a.seq", directory);
+    snprintf(part, sizeof part, "%s/a.seq.part0", directory);
+    snprintf(link, sizeof link, "%s/link", directory);
+    snprintf(dangling, sizeof dangling, "%s/dangling", directory);
+    snprintf(fifo, sizeof fifo, "%s/fifo", directory);
+    snprintf(victim, sizeof victim, "%s/victim", directory);
+    block_open(&f, DSR_LAYER_WINDOW, NULL, NULL);
+    dsr_sequence *from = block_sequence(&f, 20);
+    assert_ok(block_prefill(&f, from, 3));
+    block_state form = block_save(from);
+
+    write_bytes(path, "old", 3);
+    write_bytes(victim, "victim", 6);
+    assert_int_equal(chmod(path, 0600), 0);
+    assert_int_equal(symlink(victim, part), 0);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(symlink("/nowhere/at/all", dangling), 0);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    const char *const good[] = {path, link};
+    for (size_t i = 0; i < 2; i++) {
+        write_bytes(path, "old", 3);
+        assert_ok(dsr_sequence_save_file(from, good[i]));
+        assert_saved(path, &form);
+        assert_true(S_ISREG(mode_of(path)));
+        assert_int_equal(mode_of(path) & 0777, 0600);
+    }
+    assert_true(S_ISLNK(mode_of(link)) && S_ISLNK(mode_of(part)));
+    struct stat found;
+    assert_int_equal(stat(victim, &found), 0);
+    assert_int_equal(found.st_size, 6);
+
+    const char *const bad[] = {fifo, dangling, directory};
+    for (size_t i = 0; i < 3; i++) {
+        const uint32_t before = mode_of(bad[i]);
+        assert_status(dsr_sequence_save_file(from, bad[i]), DSR_ERR_IO);
+        assert_non_null(strstr(dsr_context_error_text(f.context), bad[i]));
+        assert_int_equal(mode_of(bad[i]), before);
+    }
+    free(form.bytes);
+    dsr_sequence_destroy(from);
+    block_close(&f);
+    const char *const all[] = {path, part, link, dangling, fifo, victim};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        assert_int_equal(remove(all[i]), 0);
+    assert_int_equal(rmdir(directory), 0); /* nothing is left beside it */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -459,6 +532,7 @@ int main(void)
         cmocka_unit_test(damaged_forms_of_every_kind),
         cmocka_unit_test(forms_of_other_layers),
         cmocka_unit_test(files),
+        cmocka_unit_test(places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
