@@ -432,9 +432,9 @@ static int finish(const bench_options *options, const bench_run *run)
 
 static void join_words(int argc, char **argv, char *text, size_t size)
 {
-    size_t used = (size_t)snprintf(text, size, "dsrows");
+    size_t used = 0;
     for (int i = 0; i < argc && used < size; i++) {
-        used += (size_t)snprintf(text + used, size - used, " %s", argv[i]);
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? " " : "", argv[i]);
     }
 }
 

@@ -184,10 +184,17 @@ static int run(int argc, char **argv)
     verify_options o = {.tier = BIT_TIER_QUICK, .seed = 1, .device = CLI_DEVICE_INIT};
     bit_contexts contexts;
     char text[BIT_TEXT_BYTES];
-    const int code = parse(argc, argv, &o);
+    dsr_context *context;
+    int code = parse(argc, argv, &o);
     if (code != CLI_DONE || o.help) {
         return o.help ? cli_print_help(&cli_verify) : code;
     }
+    /* What is wrong with the environment is told as every command tells it. */
+    code = cli_open_device(&cli_verify, &o.device, &context);
+    if (code != CLI_DONE) {
+        return code;
+    }
+    dsr_context_destroy(context);
     if ((o.device.backend == DSR_DEVICE_CUDA ? bit_contexts_open_cuda : bit_contexts_open)(&contexts, text) != 0) {
         cli_error(&cli_verify, "%s", text);
         return CLI_UNAVAILABLE;

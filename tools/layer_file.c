@@ -126,10 +126,42 @@ static void check_fixed(case_file *c, const json_t *config)
     }
 }
 
+/* A member that must be an object where there is one; null where there is none. */
+static const json_t *optional_object(case_file *c, const json_t *config, const char *key)
+{
+    char message[128];
+    const json_t *value = json_object_get(config, key);
+    if (value != NULL && !json_is_object(value)) {
+        snprintf(message, sizeof message, "metadata config: %s is not an object", key);
+        fail(c, message);
+    }
+    return value;
+}
+
+/* The ratios are those of the layer kinds. */
+static void check_ratios(case_file *c, const json_t *config)
+{
+    static const struct {
+        const char *key;
+        json_int_t value;
+    } ratios[] = {{"compressed_sparse_attention", 4}, {"heavily_compressed_attention", 128}};
+    char message[128];
+    const json_t *rates = optional_object(c, config, "compress_rates");
+    for (size_t i = 0; i < sizeof ratios / sizeof ratios[0]; i++) {
+        const json_t *value = json_object_get(rates, ratios[i].key);
+        if (value != NULL && json_integer_value(value) != ratios[i].value) {
+            snprintf(message, sizeof message, "metadata config: compress_rates.%s must be %lld", ratios[i].key,
+                     (long long)ratios[i].value);
+            fail(c, message);
+        }
+    }
+}
+
 static void read_rope(case_file *c, const json_t *config, dsr_attention_config *to)
 {
     const int is_window = to->kind == DSR_LAYER_WINDOW;
-    const json_t *rope = json_object_get(json_object_get(config, "rope_parameters"), is_window ? "main" : "compress");
+    const json_t *rope =
+        optional_object(c, optional_object(c, config, "rope_parameters"), is_window ? "main" : "compress");
     if (rope == NULL) {
         to->rope_theta = optional_number(c, config, is_window ? "rope_theta" : "compress_rope_theta");
         return;
@@ -150,6 +182,7 @@ static void read_rope(case_file *c, const json_t *config, dsr_attention_config *
 static void read_config(case_file *c, const json_t *config, dsr_attention_config *to)
 {
     check_fixed(c, config);
+    check_ratios(c, config);
     to->hidden_size = integer(c, config, "hidden_size");
     to->n_heads = integer(c, config, "num_attention_heads");
     to->q_rank = integer(c, config, "q_lora_rank");

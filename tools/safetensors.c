@@ -1,6 +1,7 @@
 #include "safetensors.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -418,18 +419,21 @@ static int finish_stream(FILE *stream, const char *header, const st_tensor *tens
     return is_written && is_closed;
 }
 
-/* Creates a file whose name, path and a suffix, is nobody's yet; null, and errno, where none can be created. */
-static FILE *create_beside(const char *path, char *name, size_t size)
+/* Creates a file whose name, path and a suffix, is nobody's yet, with the permissions of the file that it will replace
+ * (*found, or null); null, and errno, where none can be created. */
+static FILE *create_beside(const char *path, const struct stat *found, char *name, size_t size)
 {
-    FILE *stream = NULL;
-    for (int i = 0; i < 100 && stream == NULL; i++) {
+    const mode_t mode = found != NULL ? found->st_mode & 0777 : 0666;
+    int file = -1;
+    errno = EEXIST;
+    for (int i = 0; i < 100 && file < 0 && errno == EEXIST; i++) {
         snprintf(name, size, i == 0 ? "%s.partial" : "%s.partial%d", path, i);
-        stream = fopen(name, "wbx");
-        if (stream == NULL && errno != EEXIST) {
-            break;
-        }
+        file = open(name, O_WRONLY | O_CREAT | O_EXCL, mode);
     }
-    return stream;
+    if (file >= 0 && found != NULL) {
+        (void)fchmod(file, mode); /* what the umask took */
+    }
+    return file < 0 ? NULL : fdopen(file, "wb");
 }
 
 /* A file that is new or to be replaced is written beside its place and moved there when it is whole, so a failure
@@ -437,14 +441,14 @@ static FILE *create_beside(const char *path, char *name, size_t size)
 int st_write(const char *path, const st_tensor *tensors, size_t n_tensors, char message[ST_MESSAGE_BYTES])
 {
     struct stat found;
-    const int is_direct = lstat(path, &found) == 0 && !S_ISREG(found.st_mode);
+    const int is_there = lstat(path, &found) == 0, is_direct = is_there && !S_ISREG(found.st_mode);
     const size_t size = strlen(path) + sizeof ".partial99";
     char *header = header_text(tensors, n_tensors), *partial = malloc(size);
     int done = 0;
     if (header == NULL || partial == NULL) {
         snprintf(message, ST_MESSAGE_BYTES, "%s: not enough memory", path);
     } else {
-        FILE *stream = is_direct ? fopen(path, "wb") : create_beside(path, partial, size);
+        FILE *stream = is_direct ? fopen(path, "wb") : create_beside(path, is_there ? &found : NULL, partial, size);
         done = stream != NULL && finish_stream(stream, header, tensors, n_tensors) &&
                (is_direct || rename(partial, path) == 0);
         if (!done) {

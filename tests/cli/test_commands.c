@@ -158,8 +158,18 @@ static void bench_report_escapes_its_command(void **state)
     write_text("<b>&.txt", "compressor rows=1 ratio=4 dim=128\n");
     command_expect(0, "", "bench --shapes '<b>&.txt' --seconds 0.001 --report report.html");
     command_result page = command_run("--version; cat report.html");
-    assert_non_null(strstr(page.out, "--shapes &#60;b&#62;&#38;.txt"));
+    assert_non_null(strstr(page.out, "<code>dsrows bench --shapes &#60;b&#62;&#38;.txt"));
     command_free(&page);
+}
+
+static void says_what_is_wrong_with_the_environment(void **state)
+{
+    static const char *const commands[] = {"info", "verify", "replay " DATA};
+    (void)state;
+    assert_int_equal(setenv("DSR_WITHOUT", "nonsense", 1), 0);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        command_expect(2, "DSR_WITHOUT names nonsense", commands[i]);
+    assert_int_equal(unsetenv("DSR_WITHOUT"), 0);
 }
 
 /* No machine has both kinds of CPU. */
@@ -351,6 +361,7 @@ int main(void)
         cmocka_unit_test(bench_times_caches),
         cmocka_unit_test(bench_report_escapes_its_command),
         cmocka_unit_test(says_what_bad_usage_is),
+        cmocka_unit_test(says_what_is_wrong_with_the_environment),
         cmocka_unit_test(says_what_is_not_available),
         cmocka_unit_test(info_lists_kernels_of_every_level),
         cmocka_unit_test(replay_gives_one_digest),

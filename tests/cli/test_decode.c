@@ -162,10 +162,11 @@ static void write_file(const char *header, size_t n_data)
 }
 
 #define Q_A "\"w.q_a_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[16,16],\"data_offsets\":[0,512]}"
-#define CONFIG                                                                                                         \
-    "\"config\":\"{\\\"hidden_size\\\":16,\\\"num_attention_heads\\\":64,\\\"q_lora_rank\\\":16,"                      \
-    "\\\"o_groups\\\":8,\\\"o_lora_rank\\\":16}\""
-#define X "\"x.0\":{\"dtype\":\"BF16\",\"shape\":[20,16],\"data_offsets\":[512,1152]}"
+#define SIZES                                                                                                          \
+    "\\\"hidden_size\\\":16,\\\"num_attention_heads\\\":64,\\\"q_lora_rank\\\":16,"                                    \
+    "\\\"o_groups\\\":8,\\\"o_lora_rank\\\":16"
+#define CONFIG "\"config\":\"{" SIZES "}\""
+#define X      "\"x.0\":{\"dtype\":\"BF16\",\"shape\":[20,16],\"data_offsets\":[512,1152]}"
 
 static void says_what_is_wrong_with_a_file(void **state)
 {
@@ -181,6 +182,10 @@ static void says_what_is_wrong_with_a_file(void **state)
         {"{\"__metadata__\":{\"config\":\"[1]\"}," Q_A "}", 512, "config is not a JSON object"},
         {"{\"__metadata__\":{\"config\":\"{}\"}," Q_A "}", 512, "hidden_size is missing"},
         {"{\"__metadata__\":{\"config\":\"{\\\"head_dim\\\":128}\"}," Q_A "}", 512, "head_dim must be 512"},
+        {"{\"__metadata__\":{\"config\":\"{\\\"rope_parameters\\\":5," SIZES "}\"}," Q_A "}", 512,
+         "rope_parameters is not an object"},
+        {"{\"__metadata__\":{\"config\":\"{\\\"compress_rates\\\":{\\\"compressed_sparse_attention\\\":8}}\"}," Q_A "}",
+         512, "compress_rates.compressed_sparse_attention must be 4"},
         {"{\"__metadata__\":{" CONFIG "}," Q_A "}", 512, "x.0 is missing"},
         {"{\"__metadata__\":{" CONFIG ",\"decode_steps\":\"0\"}," Q_A "," X "}", 1152, "decode_steps is 0"},
         {"{\"__metadata__\":{" CONFIG ",\"decode_steps\":\"20\"}," Q_A "," X "}", 1152, "tensor x.0: 20 tokens given"},

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -233,6 +234,11 @@ static void write_leaves_others_partial_files(void **state)
     assert_true(fputs("mine", others) >= 0);
     assert_int_equal(fclose(others), 0);
     assert_true(st_write("kept.st", &tensor, 1, message));
+    assert_int_equal(chmod("kept.st", 0600), 0);
+    assert_true(st_write("kept.st", &tensor, 1, message));
+    struct stat found;
+    assert_int_equal(stat("kept.st", &found), 0);
+    assert_int_equal(found.st_mode & 0777, 0600);
     others = fopen("kept.st.partial", "r");
     assert_non_null(others);
     assert_non_null(fgets(text, sizeof text, others));
