@@ -2,20 +2,15 @@
 #include "cpu/cpu_kernel.h"
 #include "cpu/kernels/indexer_chain.h"
 
+static void score_task(const indexer_task *t, const query *x, uint32_t n_heads, void *scratch)
+{
+    const key_range keys = task_keys(t);
+    score_keys(t->row, x, n_heads, keys.first, keys.end, scratch);
+}
+
 static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
 {
-    const dsri_indexer_plan *p = plan;
-    const indexer_task t = find_task(p, phase, task);
-    const query x = query_of(p, t.row, t.index);
-
-    if (phase == PHASE_PACK) {
-        pack_query(&x, p->n_heads);
-    } else if (phase == PHASE_SCORE) {
-        const key_range keys = task_keys(&t);
-        score_keys(t.row, &x, p->n_heads, keys.first, keys.end, scratch);
-    } else {
-        select_keys(p, &t, &x, scratch);
-    }
+    run_indexer_task(plan, phase, task, scratch, pack_query, score_task);
 }
 
 const dsri_cpu_kernel DSRI_KERNEL(indexer) = {

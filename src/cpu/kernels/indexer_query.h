@@ -148,4 +148,21 @@ static inline void select_keys(const dsri_indexer_plan *plan, const indexer_task
                  t->row->output + t->index * t->row->output_stride, scratch);
 }
 
+/* Runs a task of an indexer kernel, which brings its own packing of a query and scores of a task's keys. */
+static inline void run_indexer_task(const dsri_indexer_plan *plan, uint32_t phase, uint32_t task, void *scratch,
+                                    void (*pack)(const query *x, uint32_t n_heads),
+                                    void (*score)(const indexer_task *t, const query *x, uint32_t n_heads,
+                                                  void *scratch))
+{
+    const indexer_task t = find_task(plan, phase, task);
+    const query x = query_of(plan, t.row, t.index);
+
+    if (phase == PHASE_PACK)
+        pack(&x, plan->n_heads);
+    else if (phase == PHASE_SCORE)
+        score(&t, &x, plan->n_heads, scratch);
+    else
+        select_keys(plan, &t, &x, scratch);
+}
+
 #endif

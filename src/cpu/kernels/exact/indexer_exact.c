@@ -59,26 +59,26 @@ static void score_packed_keys(const dsri_indexer_row_plan *row, const query *x, 
     score_keys(row, x, n_heads, t, keys.end, &s->chain);
 }
 
+static void pack_both_queries(const query *x, uint32_t n_heads)
+{
+    pack_query(x, n_heads);
+    pack_integer_query(x, n_heads, panel_heads(n_heads));
+}
+
+static void score_task(const indexer_task *t, const query *x, uint32_t n_heads, void *scratch)
+{
+#if DSRI_EXACT_IS_AMX
+    tiles_open();
+    score_packed_keys(t->row, x, n_heads, task_keys(t), scratch);
+    tiles_close();
+#else
+    score_packed_keys(t->row, x, n_heads, task_keys(t), scratch);
+#endif
+}
+
 static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
 {
-    const dsri_indexer_plan *p = plan;
-    const indexer_task t = find_task(p, phase, task);
-    const query x = query_of(p, t.row, t.index);
-
-    if (phase == PHASE_PACK) {
-        pack_query(&x, p->n_heads);
-        pack_integer_query(&x, p->n_heads, panel_heads(p->n_heads));
-    } else if (phase == PHASE_SCORE) {
-#if DSRI_EXACT_IS_AMX
-        tiles_open();
-        score_packed_keys(t.row, &x, p->n_heads, task_keys(&t), scratch);
-        tiles_close();
-#else
-        score_packed_keys(t.row, &x, p->n_heads, task_keys(&t), scratch);
-#endif
-    } else {
-        select_keys(p, &t, &x, scratch);
-    }
+    run_indexer_task(plan, phase, task, scratch, pack_both_queries, score_task);
 }
 
 static int accepts(const void *plan)
