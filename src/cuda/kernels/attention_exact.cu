@@ -117,7 +117,7 @@ template <int HEADS> static __device__ __forceinline__ uint32_t own_head()
     return (threadIdx.x - BRING_THREADS) / 16 * HEADS;
 }
 
-/* Barriers of a ring of STAGES: each warp arrives once. */
+/* Barriers of a ring of STAGES: every thread of the four warps arrives, which a race checker can follow. */
 template <int STAGES> struct ring_barriers {
     uint64_t is_full[STAGES], is_empty[STAGES];
 
@@ -127,8 +127,8 @@ template <int STAGES> struct ring_barriers {
             return;
 #pragma unroll
         for (int i = 0; i < STAGES; i++) {
-            shared_barrier_init(&is_full[i], PRODUCT_WARPS);
-            shared_barrier_init(&is_empty[i], PRODUCT_WARPS);
+            shared_barrier_init(&is_full[i], BRING_THREADS);
+            shared_barrier_init(&is_empty[i], BRING_THREADS);
         }
         shared_barriers_ready();
     }
@@ -145,14 +145,6 @@ struct ring_turn {
         }
     }
 };
-
-/* Once for the warp. */
-static __device__ __forceinline__ void arrive_as_warp(uint64_t *barrier)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        shared_barrier_arrive(barrier);
-}
 
 static __device__ __forceinline__ void bringers_barrier()
 {
@@ -269,7 +261,7 @@ static __device__ __forceinline__ void bring_logits(const attention_query &at, u
             bringer.load(stage + 1);
         shared_barrier_wait(&shared.barriers.is_empty[turn.stage], turn.parity ^ 1);
         current.store(stage, shared.ring[turn.stage]);
-        arrive_as_warp(&shared.barriers.is_full[turn.stage]);
+        shared_barrier_arrive(&shared.barriers.is_full[turn.stage]);
     }
 }
 
@@ -363,7 +355,7 @@ static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan
     for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS; stage++, turn.advance<LOGIT_STAGES>()) {
         shared_barrier_wait(&shared.barriers.is_full[turn.stage], turn.parity);
         multiply_stage(shared.ring[turn.stage], head, acc);
-        arrive_as_warp(&shared.barriers.is_empty[turn.stage]);
+        shared_barrier_arrive(&shared.barriers.is_empty[turn.stage]);
     }
     write_logits<HEADS, SLOTS>(plan, at, first_slot, first_head + head, shared, acc);
     write_slot_max<HEADS, SLOTS>(plan, at, first_slot, first_head + head, acc);
@@ -630,7 +622,7 @@ bring_values(const dsri_attention_plan &plan, const attention_query &at, const v
         bringer.store(at, place, all, stage, shared.factors[turn.stage]);
         if (slot + block::SLOTS < at.width)
             bringer.load(at, place, slot + block::SLOTS);
-        arrive_as_warp(&shared.barriers.is_full[turn.stage]);
+        shared_barrier_arrive(&shared.barriers.is_full[turn.stage]);
         bringers_barrier(); /* the weights of all of them */
         const bool ends_chunk = ++chunk_stage == block::CHUNK_STAGES || slot + block::SLOTS >= at.width;
         if (t < block::N_HEADS)
@@ -688,7 +680,7 @@ static __device__ __forceinline__ void multiply_values(const attention_query &at
                 }
             }
         }
-        arrive_as_warp(&shared.barriers.is_empty[turn.stage]);
+        shared_barrier_arrive(&shared.barriers.is_empty[turn.stage]);
     }
 }
 

@@ -12,7 +12,7 @@ enum {
     WIDE_TILE = WIDE_WARPS * FP4_TILE,
     WIDE_STAGES = 4
 };
-static_assert(WIDE_TILE == INDEX_TILE, "a group takes a tile of the line");
+static_assert((int)WIDE_TILE == (int)INDEX_TILE, "a group takes a tile of the line");
 
 /* A column's weights, of two heads: columns 2 t and 2 t + 1 of a fragment of 8. */
 struct wide_weights {

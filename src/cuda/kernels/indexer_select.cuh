@@ -277,22 +277,12 @@ template <int THREADS> static __device__ uint32_t find_greatest(const select_sou
     return __reduce_max_sync(0xffffffffu, threadIdx.x % 32 < THREADS / 32 ? shared.warp_sums[threadIdx.x % 32] : 0);
 }
 
-/* Writes the k best of n items in order: bins by value (by index if all values are equal), then a count within the bin.
- */
-template <int THREADS>
-static __device__ void sort_and_write(const indexer_query &at, uint32_t k, uint32_t n, uint32_t greatest,
-                                      uint32_t least, select_shared &shared)
+/* Turns the counts of bins into the places where they start; gives the sum. */
+template <int THREADS> static __device__ __forceinline__ uint32_t start_bins(select_shared &shared)
 {
     constexpr uint32_t OWN = (SELECT_BINS + THREADS - 1) / THREADS;
-    const bool by_key = greatest == least;
-    const uint32_t top = by_key ? 0xffffffffu : greatest;
-    const uint32_t shift = shift_for(by_key ? at.n_seen : greatest - least);
-    const auto bin_of = [&](uint64_t item) { return (top - (uint32_t)(by_key ? item : item >> 32)) >> shift; };
-#pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS)
-        shared.places[i] = atomicAdd(&shared.bins[bin_of(shared.items[i])], 1u);
-    __syncthreads();
     uint32_t counts[OWN], mine = 0, total;
+    __syncthreads();
 #pragma unroll
     for (uint32_t i = 0; i < OWN; i++) {
         counts[i] = shared.bins[threadIdx.x * OWN + i];
@@ -304,9 +294,26 @@ static __device__ void sort_and_write(const indexer_query &at, uint32_t k, uint3
         shared.bins[threadIdx.x * OWN + i] = before;
         before += counts[i];
     }
+    __syncthreads();
+    return total;
+}
+
+/* Writes the k best of n items in order: bins by value (by index if all values are equal), then a count within the bin.
+ */
+template <int THREADS>
+static __device__ void sort_and_write(const indexer_query &at, uint32_t k, uint32_t n, uint32_t greatest,
+                                      uint32_t least, select_shared &shared)
+{
+    const bool by_key = greatest == least;
+    const uint32_t top = by_key ? 0xffffffffu : greatest;
+    const uint32_t shift = shift_for(by_key ? at.n_seen : greatest - least);
+    const auto bin_of = [&](uint64_t item) { return (top - (uint32_t)(by_key ? item : item >> 32)) >> shift; };
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+        shared.places[i] = atomicAdd(&shared.bins[bin_of(shared.items[i])], 1u);
     if (threadIdx.x == 0)
         shared.bins[SELECT_BINS] = n;
-    __syncthreads();
+    (void)start_bins<THREADS>(shared);
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
         const uint64_t item = shared.items[i];
@@ -489,27 +496,6 @@ static __device__ __forceinline__ uint32_t list_groups(const select_source &grou
     take_marked<THREADS>(marks, 0, shared, [&](float, uint32_t i) { shared.blocks[place++] = i; });
     __syncthreads();
     return n;
-}
-
-/* Turns the counts of bins into the places where they start; gives the sum. */
-template <int THREADS> static __device__ __forceinline__ uint32_t start_bins(select_shared &shared)
-{
-    constexpr uint32_t OWN = (SELECT_BINS + THREADS - 1) / THREADS;
-    uint32_t counts[OWN], mine = 0, total;
-    __syncthreads();
-#pragma unroll
-    for (uint32_t i = 0; i < OWN; i++) {
-        counts[i] = shared.bins[threadIdx.x * OWN + i];
-        mine += counts[i];
-    }
-    uint32_t before = sum_before<THREADS>(mine, total, shared);
-#pragma unroll
-    for (uint32_t i = 0; i < OWN; i++) {
-        shared.bins[threadIdx.x * OWN + i] = before;
-        before += counts[i];
-    }
-    __syncthreads();
-    return total;
 }
 
 /* As select_query, if there are few values and not too many reach the bound that one look at them gives: if not, false,
