@@ -20,12 +20,6 @@ static void *address_of(const void *argument)
     return address.out;
 }
 
-CUfunction dsri_cuda_function_of(const dsri_command *command, uint32_t launch)
-{
-    const dsri_cuda_entry *entry = command->kernel;
-    return command->op == DSRI_OP_CUSTOM ? dsri_cuda_caller_kernel_of(command)->function : entry->functions[launch];
-}
-
 static void own_params(const dsri_cuda_encoder *encoder, const dsri_command *command, uint32_t launch,
                        launch_arguments *arguments, dsri_cuda_node_params *params)
 {

@@ -82,7 +82,7 @@ static dsri_cuda_grid projection_grid(const void *plan)
     return (dsri_cuda_grid){p->n_groups * (uint32_t)dsri_panels(p->n_outputs), (p->n_rows + 7) / 8, 1};
 }
 
-/* Tiles of tile_keys keys of all queries, as kernels/indexer_common.cuh deals them. */
+/* Tiles of tile_keys keys of all queries, as kernels/indexer_runs.cuh deals them. */
 static uint64_t index_tiles(const dsri_indexer_plan *p, uint32_t tile_keys)
 {
     uint64_t n_tiles = 0;
@@ -102,12 +102,7 @@ static dsri_cuda_grid scores_grid(const void *plan)
     return (dsri_cuda_grid){at_most(index_tiles(plan, 128), SCORE_BLOCKS), 1, 1};
 }
 
-static dsri_cuda_grid row_scores_grid(const void *plan)
-{
-    return (dsri_cuda_grid){at_most(index_tiles(plan, 128), TENSOR_SCORE_BLOCKS), 1, 1};
-}
-
-static dsri_cuda_grid fp4_scores_grid(const void *plan)
+static dsri_cuda_grid tensor_scores_grid(const void *plan)
 {
     return (dsri_cuda_grid){at_most(index_tiles(plan, 128), TENSOR_SCORE_BLOCKS), 1, 1};
 }
@@ -190,25 +185,25 @@ enum {
 #define ROW_SCORES_LAUNCH                                                                                              \
     {                                                                                                                  \
         .entry = "dsr_indexer_scores_row_bf16__cuda", .block_x = 256, .waits = 1,                                      \
-        .shared_bytes = ROW_SCORES_SHARED_BYTES, .grid = row_scores_grid,                                              \
+        .shared_bytes = ROW_SCORES_SHARED_BYTES, .grid = tensor_scores_grid,                                           \
     }
 
 #define STREAM_SCORES_LAUNCH                                                                                           \
     {                                                                                                                  \
         .entry = "dsr_indexer_scores_stream_bf16__cuda", .block_x = 256, .waits = 1,                                   \
-        .shared_bytes = STREAM_SCORES_SHARED_BYTES, .grid = row_scores_grid,                                           \
+        .shared_bytes = STREAM_SCORES_SHARED_BYTES, .grid = tensor_scores_grid,                                        \
     }
 
 #define WIDE_SCORES_LAUNCH                                                                                             \
     {                                                                                                                  \
         .entry = "dsr_indexer_scores_wide_fp4__cuda", .block_x = 512, .waits = 1,                                      \
-        .shared_bytes = WIDE_SCORES_SHARED_BYTES, .grid = fp4_scores_grid,                                             \
+        .shared_bytes = WIDE_SCORES_SHARED_BYTES, .grid = tensor_scores_grid,                                          \
     }
 
 #define FP4_SCORES_LAUNCH                                                                                              \
     {                                                                                                                  \
         .entry = "dsr_indexer_scores_fp4__cuda", .block_x = 384, .waits = 1, .shared_bytes = FP4_SCORES_SHARED_BYTES,  \
-        .grid = fp4_scores_grid,                                                                                       \
+        .grid = tensor_scores_grid,                                                                                    \
     }
 
 #define SELECT_LAUNCH                                                                                                  \

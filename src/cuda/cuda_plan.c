@@ -1,6 +1,8 @@
 /* Which kernels an encoder's commands run: nodes with dependencies. Small commands of a wave share one. */
 #include "cuda/cuda_plan.h"
 
+#include "cuda/cuda_caller_kernel.h"
+
 /* Makes an array hold `needed` elements; its contents are lost when it grows. */
 static int reserve_array(const dsr_allocator *allocator, void **array, uint32_t *capacity, uint32_t needed,
                          size_t element_bytes)
@@ -130,6 +132,12 @@ static void find_dependencies(dsri_cuda_plan *plan, dsri_cuda_node *node)
 
 /* ---- nodes ---- */
 
+static CUfunction function_of(const dsri_command *command, uint32_t launch)
+{
+    const dsri_cuda_entry *entry = command->kernel;
+    return command->op == DSRI_OP_CUSTOM ? dsri_cuda_caller_kernel_of(command)->function : entry->functions[launch];
+}
+
 static void add_node(const dsri_cuda_device *device, dsri_cuda_plan *plan, uint32_t first_member, uint32_t n_members,
                      uint32_t launch)
 {
@@ -137,7 +145,7 @@ static void add_node(const dsri_cuda_device *device, dsri_cuda_plan *plan, uint3
     node->first_member = first_member;
     node->n_members = n_members;
     node->launch = launch;
-    node->function = n_members > 1 ? device->bundle : dsri_cuda_function_of(plan->members[first_member], launch);
+    node->function = n_members > 1 ? device->bundle : function_of(plan->members[first_member], launch);
     find_dependencies(plan, node);
     for (uint32_t m = 0; m < n_members; m++)
         plan->last_nodes[plan->members[first_member + m]->index] = plan->n_nodes;

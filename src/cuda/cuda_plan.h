@@ -10,8 +10,6 @@ int dsri_cuda_plan_make(const dsri_cuda_device *device, dsri_cuda_plan *plan, co
 int dsri_cuda_plan_is_like(const dsri_cuda_plan *a, const dsri_cuda_plan *b);
 void dsri_cuda_plan_free(const dsr_allocator *allocator, dsri_cuda_plan *plan);
 
-/* The kernel of a command's launch; in cuda_graph.c. */
-CUfunction dsri_cuda_function_of(const dsri_command *command, uint32_t launch);
 /* Of 8 bytes, of a command's plan in a bundle. */
 uint32_t dsri_cuda_bundled_words(const dsri_command *command);
 /* Makes an array hold `needed` handles; its contents are lost when it grows. 0: no memory. */
