@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "changed_record.h"
+
 #define LAYER DSR_SOURCE_DIR "/data/layer_csa.safetensors"
 
 static json_t *decode_json(const char *arguments)
@@ -67,26 +69,10 @@ static void recorded_layer_passes(void **state)
 /* An error beyond the bound fails where a request has no choice of entries. */
 static void off_record_fails(void **state)
 {
-    char message[ST_MESSAGE_BYTES];
-    enum { N = 2, STEP = 3, HIDDEN = 256 };
-    st_tensor tensors[N];
+    enum { STEP = 3, HIDDEN = 256 };
     (void)state;
     write_short_requests();
-    st_file *file = st_open("short.safetensors", message);
-    assert_non_null(file);
-    tensors[0] = *st_find(file, "x.1");
-    tensors[1] = *st_find(file, "y.decode.1");
-    float *changed = malloc(tensors[1].n_bytes);
-    assert_non_null(changed);
-    memcpy(changed, tensors[1].data, tensors[1].n_bytes);
-    changed[STEP * HIDDEN + 7] *= 3;
-    tensors[1].data = changed;
-    tensors[0].name = "x.0";
-    tensors[1].name = "y.decode.0";
-    if (!st_write("off.safetensors", tensors, N, message))
-        fail_msg("%s", message);
-    free(changed);
-    st_close(file);
+    write_changed_record("short.safetensors", 1, STEP * HIDDEN + 7, 1, 3, "off.safetensors");
     command_result result = command_run("decode --model " LAYER " --requests off.safetensors");
     assert_int_equal(result.code, 1);
     assert_non_null(strstr(result.out, "  FAILED\n"));

@@ -7,10 +7,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+
+#include "changed_record.h"
 
 #define LAYER DSR_SOURCE_DIR "/data/layer_csa.safetensors"
 
@@ -40,34 +43,11 @@ static void recorded_layer_passes(void **state)
     command_free(&result);
 }
 
-/* The long request, its record changed at one step. */
-static void write_changed_record(uint32_t step, float factor)
-{
-    char message[ST_MESSAGE_BYTES];
-    st_tensor tensors[2];
-    st_file *file = st_open(LAYER, message);
-    assert_non_null(file);
-    tensors[0] = *st_find(file, "x.4");
-    tensors[1] = *st_find(file, "y.decode.4");
-    float *changed = malloc(tensors[1].n_bytes);
-    assert_non_null(changed);
-    memcpy(changed, tensors[1].data, tensors[1].n_bytes);
-    for (uint32_t i = 0; i < HIDDEN; i++)
-        changed[step * HIDDEN + i] *= factor;
-    tensors[0].name = "x.0";
-    tensors[1].name = "y.decode.0";
-    tensors[1].data = changed;
-    if (!st_write("changed.safetensors", tensors, 2, message))
-        fail_msg("%s", message);
-    free(changed);
-    st_close(file);
-}
-
 /* A record that the model does not give is no near-tie, though the request has near-ties at other steps. */
 static void changed_record_fails(void **state)
 {
     (void)state;
-    write_changed_record(5, 1.05f);
+    write_changed_record(LAYER, LONG_REQUEST, 5 * HIDDEN, HIDDEN, 1.05f, "changed.safetensors");
     command_result result = command_run("decode --json --threads 2 --model " LAYER " --requests changed.safetensors");
     json_t *document = json_loads(result.out, 0, NULL);
     const json_t *request = request_of(document, 0);

@@ -36,13 +36,6 @@ static CUresult count(void)
             return counted;                                                                                            \
     } while (0)
 
-typedef struct node_params {
-    void *function;
-    unsigned grid[3], block[3], shared_bytes;
-    void **arguments, **extra;
-    void *kernel, *context;
-} node_params;
-
 typedef struct graph {
     uint32_t n_nodes;
     emulated_graph *emulated;

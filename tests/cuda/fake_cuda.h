@@ -5,6 +5,14 @@
 
 #include <stdint.h>
 
+/* CUDA_KERNEL_NODE_PARAMS_v2 */
+typedef struct node_params {
+    void *function;
+    unsigned grid[3], block[3], shared_bytes;
+    void **arguments, **extra;
+    void *kernel, *context;
+} node_params;
+
 typedef struct fake_cuda_state {
     uint32_t n_calls;        /* driver calls since the last reset, all kinds */
     uint32_t fail_at;        /* the call of this number fails (1 is the first); 0: none */

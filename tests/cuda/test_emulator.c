@@ -1,4 +1,6 @@
 /* What the emulator of CUDA kernels reports, and what it does not, on small kernels (emulator/faults). */
+#include "fake_cuda.h"
+
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,14 +65,6 @@ static unsigned has_two_blocks(const char *kernel)
 {
     return strstr(kernel, "block") != NULL || strstr(kernel, "cluster") != NULL || strstr(kernel, "peer") != NULL;
 }
-
-/* CUDA_KERNEL_NODE_PARAMS_v2 */
-typedef struct node_params {
-    void *function;
-    unsigned grid[3], block[3], shared_bytes;
-    void **arguments, **extra;
-    void *kernel, *context;
-} node_params;
 
 /* A graph of the kernel twice, of which the second may begin early. */
 static int launch_early(const node_params *params)
