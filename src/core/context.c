@@ -57,7 +57,7 @@ static dsr_status wanted_isa(dsr_context *context, dsr_isa from_desc, dsr_isa *i
             return DSR_OK;
         }
     }
-    return dsri_fail(context, DSR_ERR_UNSUPPORTED_ISA,
+    return dsri_fail(context, DSR_ERR_VALUE,
                      "context: environment variable DSR_ISA is \"%s\", needed is auto, scalar, avx2, avx512 or neon",
                      name);
 }

@@ -87,7 +87,7 @@ static dsr_status find_usable_features(dsr_context *context, uint32_t *usable)
     uint32_t features = dsri_without_features(dsri_cpu_features(), getenv("DSR_WITHOUT"), &unknown);
     if (unknown != NULL)
         return dsri_fail(context, DSR_ERR_VALUE,
-                         "context: the environment's DSR_WITHOUT names %.*s, known are avx512_bf16, amx_bf16, "
+                         "context: the environment's DSR_WITHOUT names \"%.*s\", known are avx512_bf16, amx_bf16, "
                          "avx512_vnni and amx_int8, with commas in between",
                          (int)strcspn(unknown, ","), unknown);
     if (context->isa != DSR_ISA_AVX512)

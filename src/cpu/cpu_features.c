@@ -136,14 +136,15 @@ static uint32_t features_named(const char *name, size_t length)
 
 uint32_t dsri_without_features(uint32_t features, const char *list, const char **unknown)
 {
+    const char *word = list;
     *unknown = NULL;
-    while (list && *list != '\0') {
-        const size_t length = strcspn(list, ",");
-        const uint32_t refused = features_named(list, length);
-        if (refused == 0 && length != 0 && *unknown == NULL)
-            *unknown = list;
+    while (word && *list != '\0') {
+        const size_t length = strcspn(word, ",");
+        const uint32_t refused = features_named(word, length);
+        if (refused == 0 && *unknown == NULL)
+            *unknown = word;
         features &= ~refused;
-        list += length + (list[length] == ',');
+        word = word[length] == ',' ? word + length + 1 : NULL;
     }
     return features;
 }

@@ -40,8 +40,8 @@ uint32_t dsri_cpu_features(void);
 int dsri_ask_for_tiles(void);
 
 /* The features left of `features` when those named in `list` are refused: "avx512_bf16", "amx_bf16", "avx512_vnni",
- * "amx_int8", with commas in between. Null refuses nothing. *unknown is set to the first other word in the list, or
- * null. */
+ * "amx_int8", with commas in between. Null and "" refuse nothing. *unknown is set to the first other word in the
+ * list, an empty one included, or null. */
 uint32_t dsri_without_features(uint32_t features, const char *list, const char **unknown);
 
 /* Features that an instruction set needs, all of them. */
