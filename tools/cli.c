@@ -35,14 +35,19 @@ void cli_error(const cli_command *command, const char *format, ...)
     va_end(arguments);
 }
 
+int cli_unknown_option(const cli_command *command)
+{
+    fprintf(stderr, "Try 'dsrows %s --help'.\n", command->name);
+    return CLI_BAD_INPUT;
+}
+
 int cli_usage_error(const cli_command *command, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
     print_error(command, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "Try 'dsrows %s --help'.\n", command->name);
-    return CLI_BAD_INPUT;
+    return cli_unknown_option(command);
 }
 
 int cli_exit_code(dsr_status status)
@@ -128,14 +133,13 @@ int cli_device_option(const cli_command *command, cli_device *device, int option
         device->exactness = strcmp(value, "row") == 0 ? DSR_EXACT_ROW : DSR_EXACT_DEVICE;
         return CLI_DONE;
     case CLI_THREADS:
-        if (!cli_parse_u64(value, 1024, &number)) {
-            return cli_usage_error(command, "--threads %s: give a number from 0 to 1024", value);
+        if (!cli_parse_u64(value, 1024, &number) || number == 0) {
+            return cli_usage_error(command, "--threads %s: give a number from 1 to 1024", value);
         }
         device->n_threads = (uint32_t)number;
         return CLI_DONE;
-    default: /* getopt_long has said what is wrong */
-        fprintf(stderr, "Try 'dsrows %s --help'.\n", command->name);
-        return CLI_BAD_INPUT;
+    default:
+        return cli_unknown_option(command);
     }
 }
 

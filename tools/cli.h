@@ -53,7 +53,7 @@ enum { CLI_BACKEND = 256, CLI_ISA, CLI_EXACT, CLI_THREADS, CLI_JSON, CLI_FIRST_O
         "help", no_argument, NULL, 'h'                                                                                 \
     }
 
-/* Takes a device option. CLI_DONE, or CLI_BAD_INPUT after a message. */
+/* Takes a device option; any other is unknown. CLI_DONE, or CLI_BAD_INPUT after a message. */
 int cli_device_option(const cli_command *command, cli_device *device, int option, const char *value);
 /* Creates the context the options ask for. CLI_DONE, or another exit code after a message. */
 int cli_open_device(const cli_command *command, const cli_device *device, dsr_context **context);
@@ -64,7 +64,9 @@ const char *cli_exactness_name(dsr_exactness exactness);
 int cli_print_help(const cli_command *command);
 /* Message "dsrows COMMAND: ..." on standard error. */
 void cli_error(const cli_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The same and a hint at --help; returns CLI_BAD_INPUT. */
+/* A hint at --help, for an option that getopt_long has complained of; returns CLI_BAD_INPUT. */
+int cli_unknown_option(const cli_command *command);
+/* A message and the hint; returns CLI_BAD_INPUT. */
 int cli_usage_error(const cli_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Exit code that stands for a failed library call. */
 int cli_exit_code(dsr_status status);

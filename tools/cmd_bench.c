@@ -100,9 +100,9 @@ static int parse_counts(bench_options *options, const char *text)
     }
     for (char *word = next_word(&rest); word != NULL; word = next_word(&rest)) {
         uint64_t n;
-        if (!cli_parse_u64(word, 1024, &n) || options->n_counts == MAX_COUNTS || has_count(options, n)) {
+        if (!cli_parse_u64(word, 1024, &n) || n == 0 || options->n_counts == MAX_COUNTS || has_count(options, n)) {
             return cli_usage_error(&cli_bench,
-                                   "--thread-counts takes up to 16 different numbers up to 1024, '%s' given", text);
+                                   "--thread-counts takes up to 16 different numbers from 1 to 1024, '%s' given", text);
         }
         options->thread_counts[options->n_counts++] = (uint32_t)n;
     }
@@ -172,9 +172,6 @@ static int parse(int argc, char **argv, bench_options *options)
         if (option == 'h') {
             cli_print_help(&cli_bench);
             return -1;
-        }
-        if (option == '?') {
-            return cli_usage_error(&cli_bench, "bad option");
         }
         if (option == OPTION_VERSUS) {
             versus = optarg; /* after the device options that it starts from */

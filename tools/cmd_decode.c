@@ -208,9 +208,17 @@ static uint32_t read_steps(case_file *c)
     return (uint32_t)n_steps;
 }
 
-/* Runs one layer; adds it to `documents`, or prints it where that is null. */
-static int run_layer(const decode_options *o, session *s, const char *path, json_t *documents)
+static void print_device(const decode_options *o, const session *s)
 {
+    printf("%s (%s), %s-exact, %u thread%s\n", cli_backend_name(o->device.backend),
+           dsr_isa_name(dsr_context_isa(s->context)), cli_exactness_name(o->device.exactness),
+           (unsigned)dsr_context_n_threads(s->context), dsr_context_n_threads(s->context) == 1 ? "" : "s");
+}
+
+/* Runs one layer; adds it to `documents`, or prints it where that is null, the first one below the device. */
+static int run_layer(const decode_options *o, session *s, uint32_t index, json_t *documents)
+{
+    const char *path = o->models[index];
     decode_result *result = cli_allocate(sizeof *result);
     case_file model, other;
     layer_file layer;
@@ -226,10 +234,13 @@ static int run_layer(const decode_options *o, session *s, const char *path, json
         const int uses_record = o->cache == DSR_CACHE_BF16 && (o->requests == NULL || o->n_models == 1);
         decode_layer(requests, s, &layer, n_steps, uses_record, result);
     }
-    int code = requests->code != CLI_DONE ? requests->code : s->code;
+    int code = model.code != CLI_DONE ? model.code : requests->code != CLI_DONE ? requests->code : s->code;
     if (code == CLI_DONE) {
         code = report_failures(path, result) ? CLI_DONE : CLI_DIFFERS;
         if (documents == NULL) {
+            if (index == 0) {
+                print_device(o, s);
+            }
             print_layer(path, &layer, result);
         } else {
             json_array_append_new(documents, layer_json(path, &layer, result));
@@ -247,13 +258,8 @@ static int run_layers(const decode_options *o, session *s)
 {
     json_t *documents = o->json ? json_array() : NULL;
     int differs = 0, code = CLI_DONE;
-    if (!o->json) {
-        printf("%s (%s), %s-exact, %u thread%s\n", cli_backend_name(o->device.backend),
-               dsr_isa_name(dsr_context_isa(s->context)), cli_exactness_name(o->device.exactness),
-               (unsigned)dsr_context_n_threads(s->context), dsr_context_n_threads(s->context) == 1 ? "" : "s");
-    }
     for (uint32_t i = 0; i < o->n_models && (code == CLI_DONE || code == CLI_DIFFERS); i++) {
-        code = run_layer(o, s, o->models[i], documents);
+        code = run_layer(o, s, i, documents);
         differs = differs || code == CLI_DIFFERS;
     }
     if (code != CLI_DONE && code != CLI_DIFFERS) {

@@ -14,7 +14,7 @@ static int parse(int argc, char **argv, int *json)
             return -1;
         }
         if (option != CLI_JSON) {
-            return cli_usage_error(&cli_info, "bad option");
+            return cli_unknown_option(&cli_info);
         }
         *json = 1;
     }

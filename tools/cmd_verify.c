@@ -61,7 +61,7 @@ static int parse(int argc, char **argv, verify_options *o)
                 return code;
             }
         } else if (option != OPTION_SEED) {
-            return cli_usage_error(&cli_verify, "bad option");
+            return cli_unknown_option(&cli_verify);
         } else if (!cli_parse_u64(optarg, UINT64_MAX, &o->seed)) {
             return cli_usage_error(&cli_verify, "--seed %s: give a number", optarg);
         }

@@ -372,6 +372,14 @@ static void open_buffers(decoder *d)
     d->alone = cli_allocate(n_rows * d->hidden_size * sizeof(float));
 }
 
+/* 1 if done. Looking up tensors may end in a failure of the layer's file, which has been told then. */
+static int create_attention(decoder *d, layer_file *layer)
+{
+    const dsr_status status =
+        dsr_attention_create(d->s->context, &layer->config, layer_file_lookup, layer, layer->prefix, &d->attention);
+    return layer->owner->code == CLI_DONE && session_check(d->s, status);
+}
+
 void decode_layer(case_file *c, session *s, layer_file *layer, uint32_t n_steps, int uses_record, decode_result *result)
 {
     decoder *d = cli_allocate(sizeof *d);
@@ -380,9 +388,7 @@ void decode_layer(case_file *c, session *s, layer_file *layer, uint32_t n_steps,
     d->hidden_size = layer->config.hidden_size;
     d->n_steps = n_steps;
     read_requests(c, d, uses_record);
-    if (c->code == CLI_DONE &&
-        session_check(s, dsr_attention_create(s->context, &layer->config, layer_file_lookup, layer, layer->prefix,
-                                              &d->attention)) &&
+    if (c->code == CLI_DONE && create_attention(d, layer) &&
         session_check(s, dsr_attention_get_config(d->attention, &d->config))) {
         result->n_requests = d->n_requests;
         open_buffers(d);

@@ -8,14 +8,15 @@
 #include <dsrows/attention.h>
 
 typedef struct layer_file {
-    const st_file *file;
+    case_file *owner;
     char prefix[256]; /* of the layer's tensors, such as "w." */
     dsr_attention_config config;
 } layer_file;
 
 /* Finds the one layer of the file and reads its configuration. Failures are the case's: a message and c->code. */
 void layer_file_read(case_file *c, dsr_cache_treatment cache, layer_file *layer);
-/* A dsr_tensor_lookup_fn; user is a layer_file. */
+/* A dsr_tensor_lookup_fn; user is a layer_file. A tensor of a dtype that the library does not have is a failure of the
+ * case. */
 int layer_file_lookup(void *user, const char *name, dsr_tensor *tensor);
 /* "window", "ratio 4" or "ratio 128". */
 const char *layer_kind_name(dsr_layer_kind kind);

@@ -30,8 +30,6 @@ static void says_what_bad_usage_is(void **state)
     command_expect(2, "usage: dsrows COMMAND", "");
     command_expect(2, "'frobnicate' is not a command", "frobnicate");
     command_expect(2, "no argument is needed, 'x' given", "info x");
-    command_expect(2, "Try 'dsrows info --help'", "info --nonsense");
-    command_expect(2, "dsrows info: unrecognized option '--nonsense'", "info --nonsense");
     command_expect(2, "dsrows decode: option '--model' requires an argument", "decode --model");
     command_expect(2, "no OP given", "run");
     command_expect(2, "'conv' is not an op", "run conv --in a --out b");
@@ -43,6 +41,7 @@ static void says_what_bad_usage_is(void **state)
                    "run gather --in a --out b --only 0000000000000000000000005x");
     command_expect(2, "row 1 is given twice", "run gather --in a --out b --only 1,2,1");
     command_expect(2, "--threads -1: give a number", "run gather --in a --out b --threads -1");
+    command_expect(2, "--threads 0: give a number from 1 to 1024", "run gather --in a --out b --threads 0");
     command_expect(2, "--threads 1025", "run gather --in a --out b --threads 1025");
     command_expect(2, "--isa sse2: give auto", "run gather --in a --out b --isa sse2");
     command_expect(2, "--exact very: give row or device", "run gather --in a --out b --exact very");
@@ -52,6 +51,22 @@ static void says_what_bad_usage_is(void **state)
                    "run gather --in same.safetensors --out ./same.safetensors");
     command_expect(2, "give one FILE", "replay");
     command_expect(2, "missing.safetensors: No such file", "replay missing.safetensors");
+}
+
+/* One line from getopt_long, one hint. */
+static void says_once_what_is_no_option(void **state)
+{
+    static const char *const commands[] = {"info", "run", "replay", "decode", "verify", "bench"};
+    char text[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        command_result result = command_run("%s --nonsense", commands[i]);
+        snprintf(text, sizeof text, "dsrows %s: unrecognized option '--nonsense'\nTry 'dsrows %s --help'.\n",
+                 commands[i], commands[i]);
+        assert_int_equal(result.code, 2);
+        assert_string_equal(result.err, text);
+        command_free(&result);
+    }
 }
 
 static void bench_refuses_files_without_shapes(void **state)
@@ -115,7 +130,7 @@ static void bench_says_what_is_no_shape(void **state)
 
 static void bench_refuses_empty_words(void **state)
 {
-    static const char *const counts[] = {"''", "1,", ",1", "1,,2", "1,1", "1,x", "1025"};
+    static const char *const counts[] = {"''", "0", "1,0", "1,", ",1", "1,,2", "1,1", "1,x", "1025"};
     static const char *const others[] = {"''", "isa=avx2,", ",isa=avx2", "isa", "i=avx2", "=avx2"};
     char command[128];
     (void)state;
@@ -168,8 +183,14 @@ static void says_what_is_wrong_with_the_environment(void **state)
     (void)state;
     assert_int_equal(setenv("DSR_WITHOUT", "nonsense", 1), 0);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        command_expect(2, "DSR_WITHOUT names nonsense", commands[i]);
+        command_expect(2, "DSR_WITHOUT names \"nonsense\", known are", commands[i]);
+    assert_int_equal(setenv("DSR_WITHOUT", ",", 1), 0);
+    command_expect(2, "DSR_WITHOUT names \"\", known are", "info");
     assert_int_equal(unsetenv("DSR_WITHOUT"), 0);
+    assert_int_equal(setenv("DSR_ISA", "nonsense", 1), 0);
+    command_expect(2, "DSR_ISA is \"nonsense\", needed is auto, scalar", "info");
+    command_expect(2, "DSR_ISA is \"nonsense\", needed is auto, scalar", "replay " DATA);
+    assert_int_equal(unsetenv("DSR_ISA"), 0);
 }
 
 /* No machine has both kinds of CPU. */
@@ -361,6 +382,7 @@ int main(void)
         cmocka_unit_test(bench_times_caches),
         cmocka_unit_test(bench_report_escapes_its_command),
         cmocka_unit_test(says_what_bad_usage_is),
+        cmocka_unit_test(says_once_what_is_no_option),
         cmocka_unit_test(says_what_is_wrong_with_the_environment),
         cmocka_unit_test(says_what_is_not_available),
         cmocka_unit_test(info_lists_kernels_of_every_level),

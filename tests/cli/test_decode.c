@@ -151,8 +151,9 @@ static void write_file(const char *header, size_t n_data)
 #define SIZES                                                                                                          \
     "\\\"hidden_size\\\":16,\\\"num_attention_heads\\\":64,\\\"q_lora_rank\\\":16,"                                    \
     "\\\"o_groups\\\":8,\\\"o_lora_rank\\\":16"
-#define CONFIG "\"config\":\"{" SIZES "}\""
-#define X      "\"x.0\":{\"dtype\":\"BF16\",\"shape\":[20,16],\"data_offsets\":[512,1152]}"
+#define ROPE_TYPE(type) "\\\"rope_parameters\\\":{\\\"main\\\":{\\\"rope_type\\\":" type "}}"
+#define CONFIG          "\"config\":\"{" SIZES "}\""
+#define X               "\"x.0\":{\"dtype\":\"BF16\",\"shape\":[20,16],\"data_offsets\":[512,1152]}"
 
 static void says_what_is_wrong_with_a_file(void **state)
 {
@@ -166,22 +167,116 @@ static void says_what_is_wrong_with_a_file(void **state)
          "several attention layers"},
         {"{" Q_A "}", 512, "the metadata has no config"},
         {"{\"__metadata__\":{\"config\":\"[1]\"}," Q_A "}", 512, "config is not a JSON object"},
-        {"{\"__metadata__\":{\"config\":\"{}\"}," Q_A "}", 512, "hidden_size is missing"},
-        {"{\"__metadata__\":{\"config\":\"{\\\"head_dim\\\":128}\"}," Q_A "}", 512, "head_dim must be 512"},
+        {"{\"__metadata__\":{\"config\":\"{}\"}," Q_A "}", 512,
+         "hidden_size is missing, needed is a whole number from 1 to 4294967295"},
+        {"{\"__metadata__\":{\"config\":\"{\\\"hidden_size\\\":-3}\"}," Q_A "}", 512,
+         "hidden_size is -3, needed is a whole number from 1 to 4294967295"},
+        {"{\"__metadata__\":{\"config\":\"{\\\"hidden_size\\\":[16,\\\"x\\\"]}\"}," Q_A "}", 512,
+         "hidden_size is [16,\"x\"], needed is a whole number"},
+        {"{\"__metadata__\":{\"config\":\"{\\\"head_dim\\\":128}\"}," Q_A "}", 512, "head_dim is 128, needed is 512"},
+        {"{\"__metadata__\":{\"config\":\"{\\\"rms_norm_eps\\\":\\\"small\\\"," SIZES "}\"}," Q_A "}", 512,
+         "rms_norm_eps is \"small\", needed is a number"},
+        {"{\"__metadata__\":{\"config\":\"{" ROPE_TYPE("\\\"linear\\\"") "," SIZES "}\"}," Q_A "}", 512,
+         "rope_type is \"linear\", needed is \"default\" or \"yarn\""},
+        {"{\"__metadata__\":{\"config\":\"{" ROPE_TYPE("5") "," SIZES "}\"}," Q_A "}", 512,
+         "rope_type is 5, needed is \"default\" or \"yarn\""},
         {"{\"__metadata__\":{\"config\":\"{\\\"rope_parameters\\\":5," SIZES "}\"}," Q_A "}", 512,
-         "rope_parameters is not an object"},
+         "rope_parameters is 5, needed is an object"},
         {"{\"__metadata__\":{\"config\":\"{\\\"compress_rates\\\":{\\\"compressed_sparse_attention\\\":8}}\"}," Q_A "}",
-         512, "compress_rates.compressed_sparse_attention must be 4"},
+         512, "compress_rates.compressed_sparse_attention is 8, needed is 4"},
         {"{\"__metadata__\":{" CONFIG "}," Q_A "}", 512, "x.0 is missing"},
         {"{\"__metadata__\":{" CONFIG ",\"decode_steps\":\"0\"}," Q_A "," X "}", 1152, "decode_steps is 0"},
         {"{\"__metadata__\":{" CONFIG ",\"decode_steps\":\"20\"}," Q_A "," X "}", 1152, "tensor x.0: 20 tokens given"},
         {"{\"__metadata__\":{" CONFIG "}," Q_A "," X "}", 1152, "tensor w.q_b_proj.weight is missing"},
+        {"{\"__metadata__\":{" CONFIG "},\"w.q_a_proj.weight\":{\"dtype\":\"F64\",\"shape\":[16,4],\"data_offsets\":[0,"
+         "512]}," X "}",
+         1152, "bad.safetensors: tensor w.q_a_proj.weight is F64, needed is one of F32, BF16, F8_E4M3 and F8_E8M0\n"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_file(cases[i].header, cases[i].n_data);
         command_expect(2, cases[i].message, "decode --model bad.safetensors");
     }
+}
+
+/* What a layer is: by its number where the configuration lists the types, else by the tensors that are there. */
+static void decides_the_kind_of_layer(void **state)
+{
+    static const struct {
+        const char *layer, *types, *other_tensor, *message;
+    } cases[] = {
+        {"layers.1.", "sliding_attention\\\",\\\"compressed_sparse_attention", "x", "index_n_heads is missing"},
+        {"model.layers.0.self_attn.", "compressed_sparse_attention", "compressor.kv_proj.weight",
+         "index_n_heads is missing"},
+        {"layers.0.", "heavily_compressed_attention", "x", "x.0 is missing"},
+        {"layers.1.", "sliding_attention", "compressor.indexer.kv_norm.weight", "index_n_heads is missing"},
+        {"w.", "sliding_attention", "compressor.indexer.kv_norm.weight", "index_n_heads is missing"},
+        {"layers.0.", "sliding_attention", "compressor.kv_norm.weight",
+         "layer_types[0] is \"sliding_attention\", needed is heavily_compressed_attention: the layer has tensors of "
+         "that"},
+        {"layers.0.", "heavily_compressed_attention", "compressor.indexer.kv_norm.weight",
+         "layer_types[0] is \"heavily_compressed_attention\", needed is compressed_sparse_attention"},
+        {"layers.0.", "full_attention", "x",
+         "layer_types[0] is \"full_attention\", needed is sliding_attention, compressed_sparse_attention or "
+         "heavily_compressed_attention"},
+    };
+    char header[1024];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(
+            header, sizeof header,
+            "{\"__metadata__\":{\"config\":\"{" SIZES ",\\\"layer_types\\\":[\\\"%s\\\"]}\"},\"%sq_a_proj.weight\":"
+            "{\"dtype\":\"BF16\",\"shape\":[16,16],\"data_offsets\":[0,512]},\"%s%s\":{\"dtype\":\"F32\",\"shape\":"
+            "[1],\"data_offsets\":[512,516]}}",
+            cases[i].types, cases[i].layer, cases[i].layer, cases[i].other_tensor);
+        write_file(header, 516);
+        command_expect(2, cases[i].message, "decode --model bad.safetensors");
+    }
+}
+
+/* A copy of the recorded layer in which a tensor has another name of the same length. */
+static void write_renamed_tensor(const char *name, const char *other)
+{
+    enum { MOST_BYTES = 16 << 20 };
+    char *bytes = malloc(MOST_BYTES);
+    FILE *from = fopen(LAYER, "rb"), *to = fopen("renamed.safetensors", "wb");
+    assert_true(bytes != NULL && from != NULL && to != NULL);
+    const size_t n = fread(bytes, 1, MOST_BYTES - 1, from);
+    bytes[n] = '\0';
+    char *found = strstr(bytes + sizeof(uint64_t), name);
+    assert_non_null(found);
+    assert_int_equal(strlen(name), strlen(other));
+    memcpy(found, other, strlen(other));
+    assert_int_equal(fwrite(bytes, 1, n, to), n);
+    fclose(from);
+    assert_int_equal(fclose(to), 0);
+    free(bytes);
+}
+
+static void names_the_missing_tensor(void **state)
+{
+    static const char *const names[][2] = {
+        {"w.compressor.indexer.q_b_proj.weight", "w.compressor.indexer.q_B_proj.weight"},
+        {"w.compressor.indexer.position_bias", "w.compressor.indexer.Position_bias"},
+        {"w.compressor.kv_proj.weight", "w.compressor.Kv_proj.weight"},
+        {"w.sinks", "w.Sinks"}};
+    char text[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        write_renamed_tensor(names[i][0], names[i][1]);
+        snprintf(text, sizeof text, "tensor %s is missing", names[i][0]);
+        command_expect(2, text, "decode --model renamed.safetensors");
+    }
+}
+
+/* Nothing of a table where there is none. */
+static void a_failure_prints_no_table(void **state)
+{
+    (void)state;
+    command_result result = command_run("decode --model missing.safetensors");
+    assert_int_equal(result.code, 2);
+    assert_string_equal(result.out, "");
+    command_free(&result);
 }
 
 static void says_what_bad_usage_is(void **state)
@@ -201,9 +296,15 @@ static void says_what_bad_usage_is(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recorded_layer_passes),  cmocka_unit_test(other_caches_run),
-        cmocka_unit_test(off_record_fails),       cmocka_unit_test(several_layers_run_in_turn),
-        cmocka_unit_test(table_is_text),          cmocka_unit_test(says_what_is_wrong_with_a_file),
+        cmocka_unit_test(recorded_layer_passes),
+        cmocka_unit_test(other_caches_run),
+        cmocka_unit_test(off_record_fails),
+        cmocka_unit_test(several_layers_run_in_turn),
+        cmocka_unit_test(table_is_text),
+        cmocka_unit_test(says_what_is_wrong_with_a_file),
+        cmocka_unit_test(decides_the_kind_of_layer),
+        cmocka_unit_test(names_the_missing_tensor),
+        cmocka_unit_test(a_failure_prints_no_table),
         cmocka_unit_test(says_what_bad_usage_is),
     };
     return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);

@@ -7,6 +7,8 @@
 
 #include <dsrows/dsrows.h>
 
+#include <math.h>
+
 enum { N_ROWS = 3, N_HEADS = 64, PAGE_SIZE = 16, TOP_K = 64, MAX_ENTRIES = 80 };
 
 static const float attention_scale = 0.0625f;
@@ -221,6 +223,46 @@ static void prefers_the_rows_own_pool(void **state)
     free_case(c);
 }
 
+/* A page number outside the pool is a bad value, not an error. */
+static void spoil_page(const decoded_case *c, int32_t page)
+{
+    ((int32_t *)(uintptr_t)drafted(c->d, "page_table", 2)->data)[1] = page;
+    write_draft(c->d, "case.safetensors");
+}
+
+static void passes_over_keys_of_bad_pages(void **state)
+{
+    char message[ST_MESSAGE_BYTES];
+    decoded_case *c = indexer_case(1, 1);
+    (void)state;
+    spoil_page(c, 12);
+    check_indexer(c, run_and_open("indexer", ""), 0, 2);
+    st_file *file = st_open("result.safetensors", message);
+    assert_non_null(file);
+    const float *scores = st_find(file, "scores.2")->data;
+    for (uint32_t t = 0; t < lengths[2]; t++) {
+        assert_int_equal(scores[t] == -INFINITY, t / PAGE_SIZE == 1);
+    }
+    st_close(file);
+    free_case(c);
+}
+
+static void gives_zeros_for_entries_of_bad_pages(void **state)
+{
+    static const uint16_t zeros[N_HEADS * REF_HEAD_DIM];
+    char message[ST_MESSAGE_BYTES];
+    decoded_case *c = attention_case(0, 1);
+    (void)state;
+    ((int32_t *)(uintptr_t)drafted(c->d, "indices", 2)->data)[0] = PAGE_SIZE;
+    spoil_page(c, -1);
+    check_attention(c, run_and_open("sparse-attention", ""), 0, 2);
+    st_file *file = st_open("result.safetensors", message);
+    assert_non_null(file);
+    expect_tensor(file, "output", 2, "BF16", 2, N_HEADS, REF_HEAD_DIM, zeros);
+    st_close(file);
+    free_case(c);
+}
+
 /* ---- bad cases --------------------------------------------------------------------------------------------- */
 
 static void expect_error(const decoded_case *c, const char *op, const char *text)
@@ -290,9 +332,14 @@ static void asks_for_the_page_size(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_attention),         cmocka_unit_test(runs_indexer),
-        cmocka_unit_test(names_bad_formats),      cmocka_unit_test(names_bad_pages),
-        cmocka_unit_test(asks_for_the_page_size), cmocka_unit_test(prefers_the_rows_own_pool),
+        cmocka_unit_test(runs_attention),
+        cmocka_unit_test(runs_indexer),
+        cmocka_unit_test(names_bad_formats),
+        cmocka_unit_test(names_bad_pages),
+        cmocka_unit_test(asks_for_the_page_size),
+        cmocka_unit_test(prefers_the_rows_own_pool),
+        cmocka_unit_test(passes_over_keys_of_bad_pages),
+        cmocka_unit_test(gives_zeros_for_entries_of_bad_pages),
     };
     return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);
 }
