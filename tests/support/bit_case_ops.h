@@ -16,9 +16,10 @@ typedef struct bit_op {
     void (*generate)(bit_case *c);
     void (*reference)(const bit_case *c, const bit_row *row, bit_array outputs[BIT_ROW_OUTPUTS]);
     void (*place)(bit_placement *p);
-    /* Encode the placed rows; views come from bit_view(). With workspace_bytes: only say how much workspace is needed.
-     */
-    dsr_status (*encode)(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes);
+    /* Encode the placed rows; views come from bit_view(). */
+    dsr_status (*encode)(const bit_placement *p, dsr_encoder *encoder);
+    /* How much workspace that needs; null for ops that take none. */
+    dsr_status (*workspace)(const bit_placement *p, dsr_context *context, uint64_t *n_bytes);
 } bit_op;
 
 extern const bit_op bit_op_sparse_attention, bit_op_flash_attention, bit_op_indexer, bit_op_compressor, bit_op_gather,

@@ -201,9 +201,12 @@ static dsr_status wrap(bit_placement *p, dsr_context *context)
 static int add_workspace(bit_placement *p, dsr_context *context, char text[BIT_TEXT_BYTES])
 {
     uint64_t n_bytes = 0;
+    if (!p->c->op->workspace) {
+        return 0;
+    }
     dsr_status status = wrap(p, context);
     if (status == DSR_OK) {
-        status = p->c->op->encode(p, context, NULL, &n_bytes);
+        status = p->c->op->workspace(p, context, &n_bytes);
         unwrap(p);
     }
     if (status != DSR_OK) {
@@ -359,7 +362,7 @@ static int run_commands(bit_placement *p, dsr_context *context, dsr_encoder *enc
                         char text[BIT_TEXT_BYTES])
 {
     const uint64_t before = caller_fp_set(run->fp_mode), word = caller_fp_word();
-    dsr_status status = p->c->op->encode(p, context, encoder, NULL);
+    dsr_status status = p->c->op->encode(p, encoder);
     if (status == DSR_OK && run->scramble) {
         scramble(p, encoder, 1);
     }

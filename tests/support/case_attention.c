@@ -194,13 +194,11 @@ static void place(bit_placement *p)
     bit_place_caches(p, DSR_HEAD_DIM, KV, PAGES);
 }
 
-static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
+static dsr_attention_desc describe(const bit_placement *p, dsr_attention_row rows[BIT_MAX_ROWS])
 {
-    const int chunked = p->c->op == &bit_op_flash_attention;
-    dsr_attention_row rows[BIT_MAX_ROWS];
     dsr_attention_desc desc = DSR_ATTENTION_DESC_INIT;
 
-    memset(rows, 0, sizeof rows);
+    memset(rows, 0, BIT_MAX_ROWS * sizeof *rows);
     for (uint32_t i = 0; i < p->n; i++) {
         const bit_row *row = bit_placed_row(p, i);
         rows[i].kv = bit_cache_view(p, i);
@@ -222,11 +220,26 @@ static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *en
     desc.sinks = bit_view(p, p->operands[OPERAND_SINKS]);
     desc.output = bit_view(p, p->operands[OPERAND_OUTPUT]);
     desc.workspace = bit_workspace_view(p);
-    if (workspace_bytes) {
-        return (chunked ? dsr_flash_attention_workspace : dsr_sparse_attention_workspace)(context, &desc,
-                                                                                          workspace_bytes);
-    }
-    return (chunked ? dsr_encode_flash_attention : dsr_encode_sparse_attention)(encoder, &desc);
+    return desc;
+}
+
+static int is_chunked(const bit_placement *p)
+{
+    return p->c->op == &bit_op_flash_attention;
+}
+
+static dsr_status encode(const bit_placement *p, dsr_encoder *encoder)
+{
+    dsr_attention_row rows[BIT_MAX_ROWS];
+    const dsr_attention_desc desc = describe(p, rows);
+    return (is_chunked(p) ? dsr_encode_flash_attention : dsr_encode_sparse_attention)(encoder, &desc);
+}
+
+static dsr_status workspace(const bit_placement *p, dsr_context *context, uint64_t *n_bytes)
+{
+    dsr_attention_row rows[BIT_MAX_ROWS];
+    const dsr_attention_desc desc = describe(p, rows);
+    return (is_chunked(p) ? dsr_flash_attention_workspace : dsr_sparse_attention_workspace)(context, &desc, n_bytes);
 }
 
 const bit_op bit_op_sparse_attention = {"sparse-attention",
@@ -235,11 +248,13 @@ const bit_op bit_op_sparse_attention = {"sparse-attention",
                                         generate,
                                         reference,
                                         place,
-                                        encode};
+                                        encode,
+                                        workspace};
 const bit_op bit_op_flash_attention = {"flash-attention",
                                        N_SHAPES,
                                        {"h64", "h128", "queries", "wide", "sinks", "fp8", "pages"},
                                        generate,
                                        reference,
                                        place,
-                                       encode};
+                                       encode,
+                                       workspace};

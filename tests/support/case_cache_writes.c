@@ -195,17 +195,12 @@ static void place_append(bit_placement *p)
     }
 }
 
-static dsr_status encode_append(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
+static dsr_status encode_append(const bit_placement *p, dsr_encoder *encoder)
 {
     const append_shape *s = append_shape_of(p->c);
     dsr_append_row rows[BIT_MAX_ROWS];
     dsr_append_desc desc = DSR_APPEND_DESC_INIT;
 
-    (void)context;
-    if (workspace_bytes) {
-        *workspace_bytes = 0;
-        return DSR_OK;
-    }
     memset(rows, 0, sizeof rows);
     for (uint32_t i = 0; i < p->n; i++) {
         const bit_row *row = bit_placed_row(p, i);
@@ -236,7 +231,8 @@ const bit_op bit_op_append = {"append",
                               generate_append,
                               reference_append,
                               place_append,
-                              encode_append};
+                              encode_append,
+                              NULL};
 
 /* ---- convert ---------------------------------------------------------------------------------------------- */
 
@@ -378,18 +374,12 @@ static void place_convert(bit_placement *p)
     }
 }
 
-static dsr_status encode_convert(bit_placement *p, dsr_context *context, dsr_encoder *encoder,
-                                 uint64_t *workspace_bytes)
+static dsr_status encode_convert(const bit_placement *p, dsr_encoder *encoder)
 {
     const convert_shape *s = convert_shape_of(p->c);
     dsr_convert_row rows[BIT_MAX_ROWS];
     dsr_convert_desc desc = DSR_CONVERT_DESC_INIT;
 
-    (void)context;
-    if (workspace_bytes) {
-        *workspace_bytes = 0;
-        return DSR_OK;
-    }
     memset(rows, 0, sizeof rows);
     for (uint32_t i = 0; i < p->n; i++) {
         const bit_row *row = bit_placed_row(p, i);
@@ -419,4 +409,5 @@ const bit_op bit_op_convert = {
     generate_convert,
     reference_convert,
     place_convert,
-    encode_convert};
+    encode_convert,
+    NULL};

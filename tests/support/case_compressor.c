@@ -188,16 +188,11 @@ static void place(bit_placement *p)
     }
 }
 
-static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
+static dsr_status encode(const bit_placement *p, dsr_encoder *encoder)
 {
     dsr_compressor_row rows[BIT_MAX_ROWS];
     dsr_compressor_desc desc = DSR_COMPRESSOR_DESC_INIT;
 
-    (void)context;
-    if (workspace_bytes) {
-        *workspace_bytes = 0;
-        return DSR_OK;
-    }
     memset(rows, 0, sizeof rows);
     for (uint32_t i = 0; i < p->n; i++) {
         const bit_row *row = bit_placed_row(p, i);
@@ -228,4 +223,5 @@ const bit_op bit_op_compressor = {
     generate,
     reference,
     place,
-    encode};
+    encode,
+    NULL};

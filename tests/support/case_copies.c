@@ -3,12 +3,6 @@
 
 #include <string.h>
 
-static dsr_status no_workspace(uint64_t *workspace_bytes)
-{
-    *workspace_bytes = 0;
-    return DSR_OK;
-}
-
 /* ---- gather ----------------------------------------------------------------------------------------------- */
 
 static const uint32_t gather_elements[] = {1, 3, 17, 512, 1001, 40003};
@@ -40,15 +34,11 @@ static void place_gather(bit_placement *p)
     }
 }
 
-static dsr_status encode_gather(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
+static dsr_status encode_gather(const bit_placement *p, dsr_encoder *encoder)
 {
     dsr_view sources[BIT_MAX_ROWS];
     dsr_gather_desc desc = DSR_GATHER_DESC_INIT;
 
-    (void)context;
-    if (workspace_bytes) {
-        return no_workspace(workspace_bytes);
-    }
     for (uint32_t i = 0; i < p->n; i++) {
         sources[i] = bit_view(p, p->slots[i].segments[0]);
     }
@@ -60,8 +50,8 @@ static dsr_status encode_gather(bit_placement *p, dsr_context *context, dsr_enco
 }
 
 const bit_op bit_op_gather = {
-    "gather",     6, {"n1", "n3", "n17", "n512", "n1001", "n40003"}, generate_gather, reference_gather, place_gather,
-    encode_gather};
+    "gather",      6,   {"n1", "n3", "n17", "n512", "n1001", "n40003"}, generate_gather, reference_gather, place_gather,
+    encode_gather, NULL};
 
 /* ---- copy ------------------------------------------------------------------------------------------------- */
 
@@ -130,15 +120,11 @@ static void place_copy(bit_placement *p)
     }
 }
 
-static dsr_status encode_copy(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
+static dsr_status encode_copy(const bit_placement *p, dsr_encoder *encoder)
 {
     dsr_copy_row rows[BIT_MAX_ROWS];
     dsr_copy_desc desc = DSR_COPY_DESC_INIT;
 
-    (void)context;
-    if (workspace_bytes) {
-        return no_workspace(workspace_bytes);
-    }
     memset(rows, 0, sizeof rows);
     for (uint32_t i = 0; i < p->n; i++) {
         const bit_row *row = bit_placed_row(p, i);
@@ -162,4 +148,5 @@ const bit_op bit_op_copy = {
     generate_copy,
     reference_copy,
     place_copy,
-    encode_copy};
+    encode_copy,
+    NULL};

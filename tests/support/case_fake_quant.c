@@ -57,15 +57,10 @@ static void place(bit_placement *p)
     }
 }
 
-static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
+static dsr_status encode(const bit_placement *p, dsr_encoder *encoder)
 {
     dsr_fake_quant_desc desc = DSR_FAKE_QUANT_DESC_INIT;
 
-    (void)context;
-    if (workspace_bytes) {
-        *workspace_bytes = 0;
-        return DSR_OK;
-    }
     desc.kind = p->c->quant_kind;
     desc.n_vectors = p->n;
     desc.dim = p->c->dim;
@@ -78,4 +73,4 @@ static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *en
 const bit_op bit_op_fake_quant = {
     "fake-quant", N_SHAPES,  {"fp8-512", "fp8-128", "fp8-320", "fp4-128", "fp8-512-engine", "fp4-128-engine"},
     generate,     reference, place,
-    encode};
+    encode,       NULL};

@@ -182,12 +182,11 @@ static void place(bit_placement *p)
     bit_place_caches(p, DSR_INDEX_DIM, KEYS, PAGES);
 }
 
-static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
+static dsr_indexer_desc describe(const bit_placement *p, dsr_indexer_row rows[BIT_MAX_ROWS])
 {
-    dsr_indexer_row rows[BIT_MAX_ROWS];
     dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
 
-    memset(rows, 0, sizeof rows);
+    memset(rows, 0, BIT_MAX_ROWS * sizeof *rows);
     for (uint32_t i = 0; i < p->n; i++) {
         const bit_row *row = bit_placed_row(p, i);
         rows[i].keys = bit_cache_view(p, i);
@@ -214,10 +213,24 @@ static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *en
         desc.scores = bit_view(p, p->operands[OPERAND_SCORES]);
     }
     desc.workspace = bit_workspace_view(p);
-    return workspace_bytes ? dsr_indexer_workspace(context, &desc, workspace_bytes)
-                           : dsr_encode_indexer(encoder, &desc);
+    return desc;
+}
+
+static dsr_status encode(const bit_placement *p, dsr_encoder *encoder)
+{
+    dsr_indexer_row rows[BIT_MAX_ROWS];
+    const dsr_indexer_desc desc = describe(p, rows);
+    return dsr_encode_indexer(encoder, &desc);
+}
+
+static dsr_status workspace(const bit_placement *p, dsr_context *context, uint64_t *n_bytes)
+{
+    dsr_indexer_row rows[BIT_MAX_ROWS];
+    const dsr_indexer_desc desc = describe(p, rows);
+    return dsr_indexer_workspace(context, &desc, n_bytes);
 }
 
 const bit_op bit_op_indexer = {
-    "indexer", N_SHAPES, {"h64-k512", "h32-k32", "h128-k2048", "queries", "long", "fp4", "pages"}, generate, reference,
-    place,     encode};
+    "indexer", N_SHAPES,  {"h64-k512", "h32-k32", "h128-k2048", "queries", "long", "fp4", "pages"},
+    generate,  reference, place,
+    encode,    workspace};

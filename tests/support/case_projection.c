@@ -195,15 +195,10 @@ static void place(bit_placement *p)
     }
 }
 
-static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
+static dsr_status encode(const bit_placement *p, dsr_encoder *encoder)
 {
     dsr_projection_desc desc = DSR_PROJECTION_DESC_INIT;
 
-    (void)context;
-    if (workspace_bytes) {
-        *workspace_bytes = 0;
-        return DSR_OK;
-    }
     desc.n_rows = p->n;
     desc.n_groups = p->c->n_groups;
     desc.n_inputs = p->c->n_inputs;
@@ -226,4 +221,5 @@ const bit_op bit_op_projection = {
     generate,
     reference,
     place,
-    encode};
+    encode,
+    NULL};

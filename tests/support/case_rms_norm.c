@@ -95,15 +95,10 @@ static void place(bit_placement *p)
     }
 }
 
-static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
+static dsr_status encode(const bit_placement *p, dsr_encoder *encoder)
 {
     dsr_rms_norm_desc desc = DSR_RMS_NORM_DESC_INIT;
 
-    (void)context;
-    if (workspace_bytes) {
-        *workspace_bytes = 0;
-        return DSR_OK;
-    }
     desc.dim = p->c->dim;
     desc.n_vectors = p->n;
     desc.epsilon = p->c->epsilon;
@@ -117,4 +112,4 @@ static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *en
 
 const bit_op bit_op_rms_norm = {"rms-norm", N_SHAPES,  {"f32-1024", "bf16-f32-512-plain", "f32-bf16-4096", "bf16-208"},
                                 generate,   reference, place,
-                                encode};
+                                encode,     NULL};

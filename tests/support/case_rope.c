@@ -105,16 +105,11 @@ static void place(bit_placement *p)
     }
 }
 
-static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *encoder, uint64_t *workspace_bytes)
+static dsr_status encode(const bit_placement *p, dsr_encoder *encoder)
 {
     dsr_rope_row rows[BIT_MAX_ROWS];
     dsr_rope_desc desc = DSR_ROPE_DESC_INIT;
 
-    (void)context;
-    if (workspace_bytes) {
-        *workspace_bytes = 0;
-        return DSR_OK;
-    }
     memset(rows, 0, sizeof rows);
     for (uint32_t i = 0; i < p->n; i++) {
         const bit_row *row = bit_placed_row(p, i);
@@ -138,4 +133,4 @@ static dsr_status encode(bit_placement *p, dsr_context *context, dsr_encoder *en
 const bit_op bit_op_rope = {
     "rope",   N_SHAPES,  {"f32-yarn", "bf16-base-inverse", "index-yarn", "steps-bf16", "odd-f32-inverse", "whole-bf16"},
     generate, reference, place,
-    encode};
+    encode,   NULL};
