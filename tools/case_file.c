@@ -35,9 +35,7 @@ void case_close(case_file *c)
     st_close(c->file);
 }
 
-static void fail(case_file *c, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-
-static void fail(case_file *c, int code, const char *format, ...)
+void case_fail(case_file *c, int code, const char *format, ...)
 {
     char text[ST_MESSAGE_BYTES];
     va_list arguments;
@@ -57,7 +55,7 @@ void case_bad_value(case_file *c, const st_tensor *tensor, const char *format, .
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    fail(c, CLI_BAD_INPUT, "tensor %s: %s", tensor->name, text);
+    case_fail(c, CLI_BAD_INPUT, "tensor %s: %s", tensor->name, text);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------- */
@@ -81,7 +79,8 @@ static void take_rows(case_file *c, int64_t highest, const uint32_t *only, uint3
 {
     for (uint32_t i = 0; i < n_only; i++) {
         if (only[i] > highest) {
-            fail(c, CLI_BAD_INPUT, "there is no row %u, the last one is %lld", (unsigned)only[i], (long long)highest);
+            case_fail(c, CLI_BAD_INPUT, "there is no row %u, the last one is %lld", (unsigned)only[i],
+                      (long long)highest);
         }
         c->rows[c->n_rows++] = only[i];
     }
@@ -100,12 +99,12 @@ void case_find_rows(case_file *c, const char *const *names, const uint32_t *only
         }
     }
     if (highest < 0) {
-        fail(c, CLI_BAD_INPUT, "no rows: tensor %s.0 is missing", names[0]);
+        case_fail(c, CLI_BAD_INPUT, "no rows: tensor %s.0 is missing", names[0]);
     } else if (n_only != 0) {
         take_rows(c, highest, only, n_only);
     } else if (highest >= DSR_MAX_ROWS) {
-        fail(c, CLI_BAD_INPUT, "row %lld given, a call takes at most %d rows (0 to %d)", (long long)highest,
-             DSR_MAX_ROWS, DSR_MAX_ROWS - 1);
+        case_fail(c, CLI_BAD_INPUT, "row %lld given, a call takes at most %d rows (0 to %d)", (long long)highest,
+                  DSR_MAX_ROWS, DSR_MAX_ROWS - 1);
     } else {
         for (uint32_t r = 0; r <= (uint32_t)highest; r++) {
             c->rows[c->n_rows++] = r;
@@ -162,7 +161,7 @@ const st_tensor *case_optional_tensor(case_file *c, const char *name, case_shape
     if (tensor != NULL && !has_shape(tensor, &shape)) {
         describe_needed(&shape, needed);
         describe_given(tensor, given);
-        fail(c, CLI_BAD_INPUT, "tensor %s is %s, needed is %s", name, given, needed);
+        case_fail(c, CLI_BAD_INPUT, "tensor %s is %s, needed is %s", name, given, needed);
         return NULL;
     }
     return tensor;
@@ -174,7 +173,7 @@ const st_tensor *case_tensor(case_file *c, const char *name, case_shape shape)
     const st_tensor *tensor = case_optional_tensor(c, name, shape);
     if (tensor == NULL) {
         describe_needed(&shape, needed);
-        fail(c, CLI_BAD_INPUT, "tensor %s is missing, needed is %s", name, needed);
+        case_fail(c, CLI_BAD_INPUT, "tensor %s is missing, needed is %s", name, needed);
         return &no_tensor;
     }
     return tensor;
@@ -231,7 +230,7 @@ void *case_output(case_file *c, const char *name, case_shape shape)
     for (uint32_t d = 0; d < shape.n_dims; d++) {
         output->shape[d] = shape.sizes[d];
         if (__builtin_mul_overflow(n_bytes, shape.sizes[d], &n_bytes)) {
-            fail(c, CLI_BAD_INPUT, "result %s does not fit in memory", name);
+            case_fail(c, CLI_BAD_INPUT, "result %s does not fit in memory", name);
             return NULL;
         }
     }
@@ -240,7 +239,7 @@ void *case_output(case_file *c, const char *name, case_shape shape)
     if (own_name == NULL || data == NULL) {
         free(own_name);
         free(data);
-        fail(c, CLI_UNAVAILABLE, "not enough memory for result %s", name);
+        case_fail(c, CLI_UNAVAILABLE, "not enough memory for result %s", name);
         return NULL;
     }
     output->name = own_name;

@@ -43,6 +43,8 @@ const st_tensor *case_optional_row_tensor(case_file *c, const char *name, uint32
 /* Only or first element of a tensor. */
 float case_f32(const st_tensor *tensor);
 int32_t case_i32(const st_tensor *tensor);
+/* Notes a failure and how to exit, with a message "FILE: ...", unless there is one already. */
+void case_fail(case_file *c, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Notes a bad value of a tensor: "tensor NAME.R ..." */
 void case_bad_value(case_file *c, const st_tensor *tensor, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -201,9 +201,7 @@ static uint32_t read_steps(case_file *c)
     uint64_t n_steps = DEFAULT_STEPS;
     const char *text = c->code == CLI_DONE ? st_metadata(c->file, "decode_steps") : NULL;
     if (text != NULL && (!cli_parse_u64(text, MOST_STEPS, &n_steps) || n_steps == 0)) {
-        cli_error(c->command, "%s: metadata decode_steps is %s, needed is a number from 1 to %d", c->path, text,
-                  MOST_STEPS);
-        c->code = CLI_BAD_INPUT;
+        case_fail(c, CLI_BAD_INPUT, "metadata decode_steps is %s, needed is a number from 1 to %d", text, MOST_STEPS);
     }
     return (uint32_t)n_steps;
 }

@@ -16,21 +16,6 @@ const char *layer_cache_name(dsr_cache_treatment cache)
     return cache == DSR_CACHE_BF16 ? "bf16" : cache == DSR_CACHE_OFFICIAL ? "official" : "packed";
 }
 
-static void fail(case_file *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void fail(case_file *c, const char *format, ...)
-{
-    char text[ST_MESSAGE_BYTES];
-    va_list arguments;
-    if (c->code == CLI_DONE) {
-        va_start(arguments, format);
-        vsnprintf(text, sizeof text, format, arguments);
-        va_end(arguments);
-        cli_error(c->command, "%s: %s", c->path, text);
-        c->code = CLI_BAD_INPUT;
-    }
-}
-
 int layer_file_lookup(void *user, const char *name, dsr_tensor *tensor)
 {
     static const struct {
@@ -54,7 +39,8 @@ int layer_file_lookup(void *user, const char *name, dsr_tensor *tensor)
             return 1;
         }
     }
-    fail(layer->owner, "tensor %s is %s, needed is one of F32, BF16, F8_E4M3 and F8_E8M0", name, found->dtype);
+    case_fail(layer->owner, CLI_BAD_INPUT, "tensor %s is %s, needed is one of F32, BF16, F8_E4M3 and F8_E8M0", name,
+              found->dtype);
     return 0;
 }
 
@@ -72,12 +58,13 @@ static void find_prefix(case_file *c, layer_file *layer)
         n_layers++;
         snprintf(layer->prefix, sizeof layer->prefix, "%.*s", (int)(length - (sizeof suffix - 1)), name);
         if (length - (sizeof suffix - 1) >= sizeof layer->prefix) {
-            fail(c, "the prefix of the layer's tensors is too long");
+            case_fail(c, CLI_BAD_INPUT, "the prefix of the layer's tensors is too long");
         }
     }
     if (n_layers != 1) {
-        fail(c, n_layers == 0 ? "no attention layer: tensor q_a_proj.weight is missing under any prefix"
-                              : "several attention layers, needed is one a file");
+        case_fail(c, CLI_BAD_INPUT,
+                  n_layers == 0 ? "no attention layer: tensor q_a_proj.weight is missing under any prefix"
+                                : "several attention layers, needed is one a file");
     }
 }
 
@@ -95,7 +82,8 @@ static void bad_config(case_file *c, const char *key, const json_t *value, const
     vsnprintf(needed, sizeof needed, format, arguments);
     va_end(arguments);
     char *given = value == NULL ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
-    fail(c, "metadata config: %s is %.60s, needed is %s", key, given == NULL ? "missing" : given, needed);
+    case_fail(c, CLI_BAD_INPUT, "metadata config: %s is %.60s, needed is %s", key, given == NULL ? "missing" : given,
+              needed);
     free(given);
 }
 
@@ -285,9 +273,9 @@ void layer_file_read(case_file *c, dsr_cache_treatment cache, layer_file *layer)
     json_error_t error;
     json_t *config = text == NULL ? NULL : json_loads(text, 0, &error);
     if (text == NULL) {
-        fail(c, "the metadata has no config");
+        case_fail(c, CLI_BAD_INPUT, "the metadata has no config");
     } else if (!json_is_object(config)) {
-        fail(c, "metadata config is not a JSON object");
+        case_fail(c, CLI_BAD_INPUT, "metadata config is not a JSON object");
     } else {
         find_kind(c, config, layer);
         read_config(c, config, &layer->config);
