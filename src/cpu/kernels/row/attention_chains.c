@@ -7,19 +7,17 @@
 #include "cpu/kernels/attention_softmax.h"
 #include "cpu/kernels/attention_tasks.h"
 #include "cpu/kernels/attention_values.h"
-#include "cpu/kernels/row/attention_panels.h"
+#include "cpu/kernels/row/attention_products.h"
 #include "cpu/kernels/row/chains.h"
 
-enum { TILE_SLOTS = 12, PANEL_WORDS = ROW_WORDS * PANEL_HEADS };
-
-_Static_assert(LOGIT_SLOTS % TILE_SLOTS == 0 && SHORT_LOGIT_SLOTS % TILE_SLOTS == 0, "slots of a task");
+enum { PANEL_WORDS = ROW_WORDS * PANEL_HEADS };
 
 typedef struct logit_scratch {
     const uint16_t *from[LOGIT_SLOTS];
     const uint16_t *later[LOGIT_SLOTS];
     uint32_t rows[LOGIT_SLOTS * ROW_STRIDE]; /* halves exchanged */
-    int is_usable[LOGIT_SLOTS / TILE_SLOTS]; /* the rows of a tile, by the unit */
-    float dots[2 * TILE_SLOTS * VF_LANES];   /* [half of a panel][slot][head] */
+    int is_usable[LOGIT_SLOTS / DOT_SLOTS];  /* by the unit: rows multiplied at a time */
+    float dots[2 * DOT_SLOTS * VF_LANES];    /* [half of a panel][slot][head] */
 } logit_scratch;
 
 _Static_assert(sizeof(logit_scratch) <= DSRI_SCRATCH_BYTES, "scratch too small");
@@ -58,7 +56,7 @@ static uint32_t least_row_exponent(const attention_query *a)
     return least_exponent(least);
 }
 
-/* Rows of n selected slots, n a multiple of TILE_SLOTS, side by side, the last one again past the end, and a prefetch
+/* Rows of n selected slots, n a multiple of DOT_SLOTS, side by side, the last one again past the end, and a prefetch
  * of the next task's rows. */
 static void take_rows(const attention_query *a, size_t first, uint32_t n, logit_scratch *scratch)
 {
@@ -73,35 +71,18 @@ static void take_rows(const attention_query *a, size_t first, uint32_t n, logit_
             least = least_magnitudes(least, pairs);
             vi_store(scratch->rows + s * ROW_STRIDE + i, exchange_halves(pairs));
         }
-        if (s % TILE_SLOTS == TILE_SLOTS - 1) {
-            scratch->is_usable[s / TILE_SLOTS] = have_exponent(least, exponent);
+        if (s % DOT_SLOTS == DOT_SLOTS - 1) {
+            scratch->is_usable[s / DOT_SLOTS] = have_exponent(least, exponent);
             least = all_magnitudes();
         }
     }
 }
 
-/* dots [2][TILE_SLOTS][16]: products of TILE_SLOTS rows with the heads of a panel. */
-static __attribute__((noinline, aligned(64))) void multiply_panel(const uint32_t *rows, const uint32_t *panel,
-                                                                  float *dots)
-{
-    vf acc[MAX_DOT_ACCUMULATORS];
-    VEC_UNROLL
-    for (int i = 0; i < MAX_DOT_ACCUMULATORS; i++) {
-        acc[i] = vf_zero();
-    }
-    add_dots(TILE_SLOTS, 2, rows, ROW_STRIDE, panel, PANEL_HEADS, ROW_WORDS, acc);
-    VEC_UNROLL
-    for (int i = 0; i < TILE_SLOTS; i++) {
-        vf_store(dots + i * VF_LANES, acc[2 * i]);
-        vf_store(dots + (TILE_SLOTS + i) * VF_LANES, acc[2 * i + 1]);
-    }
-}
-
-/* The same by F32 operations. */
+/* What multiply_panel does, by F32 operations. */
 static __attribute__((noinline)) void multiply_panel_f32(const uint32_t *rows, const uint32_t *panel, float *dots)
 {
-    for (int i = 0; i < 2 * TILE_SLOTS; i++, dots += VF_LANES) {
-        const uint32_t *row = rows + i % TILE_SLOTS * ROW_STRIDE, *q = panel + i / TILE_SLOTS * VF_LANES;
+    for (int i = 0; i < 2 * DOT_SLOTS; i++, dots += VF_LANES) {
+        const uint32_t *row = rows + i % DOT_SLOTS * ROW_STRIDE, *q = panel + i / DOT_SLOTS * VF_LANES;
         vf chain = vf_zero();
         for (int f = 0; f < ROW_WORDS; f++, q += PANEL_HEADS) {
             vf q_even, q_odd, row_even, row_odd;
@@ -133,15 +114,15 @@ static void compute_logits(const attention_query *a, uint32_t task, float scale,
     if (rows_are_packed(a)) {
         decode_rows(a, first, n);
     }
-    take_rows(a, first, (n + TILE_SLOTS - 1) / TILE_SLOTS * TILE_SLOTS, scratch);
+    take_rows(a, first, (n + DOT_SLOTS - 1) / DOT_SLOTS * DOT_SLOTS, scratch);
     for (uint32_t h = 0; h < a->n_heads; h += PANEL_HEADS) {
-        for (uint32_t s = 0; s < n; s += TILE_SLOTS) {
-            const uint32_t n_here = n - s < TILE_SLOTS ? n - s : TILE_SLOTS;
-            const int is_usable = scratch->is_usable[s / TILE_SLOTS];
+        for (uint32_t s = 0; s < n; s += DOT_SLOTS) {
+            const uint32_t n_here = n - s < DOT_SLOTS ? n - s : DOT_SLOTS;
+            const int is_usable = scratch->is_usable[s / DOT_SLOTS];
             (is_usable ? multiply_panel : multiply_panel_f32)(scratch->rows + s * ROW_STRIDE, q_panel(a, h),
                                                               scratch->dots);
             store_logits(a, h, first + s, n_here, scratch->dots, vf_set1(scale));
-            store_logits(a, h + VF_LANES, first + s, n_here, scratch->dots + TILE_SLOTS * VF_LANES, vf_set1(scale));
+            store_logits(a, h + VF_LANES, first + s, n_here, scratch->dots + DOT_SLOTS * VF_LANES, vf_set1(scale));
         }
     }
 }

@@ -2,18 +2,14 @@
 #ifndef DSRI_ROW_ATTENTION_DOTS_H
 #define DSRI_ROW_ATTENTION_DOTS_H
 
-#include "cpu/kernels/row/attention_panels.h"
-#include "cpu/kernels/row/dots_avx512bf16.h"
+#include "cpu/kernels/row/attention_products.h"
 
 enum {
-    DOT_SLOTS = 12,  /* slots multiplied at a time */
     PASS_GROUPS = 4, /* groups between two loads and stores of the numerators */
     PASS_PAIRS = PASS_GROUPS * GROUP_PAIRS,
     PASS_SLOTS = PASS_GROUPS * GROUP_SLOTS,
     STEP_PAIRS = 2 /* pairs of slots gathered beside each group: of all heads at least a pass */
 };
-
-_Static_assert(LOGIT_SLOTS % DOT_SLOTS == 0 && SHORT_LOGIT_SLOTS % DOT_SLOTS == 0, "slots of a task");
 
 /* ---- logits ------------------------------------------------------------------------------------------------- */
 
@@ -40,23 +36,6 @@ static inline void copy_rows(const attention_query *a, size_t first, uint32_t n,
 static inline void store_products(const attention_query *a, uint32_t head, size_t slot, uint32_t n, const float *dots)
 {
     memcpy(weight_at(a, head, slot), dots, n * DSRI_HEAD_BLOCK * sizeof *dots);
-}
-
-/* dots [2][DOT_SLOTS][16]: products of DOT_SLOTS rows with the heads of a panel. */
-static __attribute__((noinline, aligned(64))) void multiply_panel(const uint32_t *rows, const uint32_t *panel,
-                                                                  float *dots)
-{
-    vf acc[MAX_DOT_ACCUMULATORS];
-    VEC_UNROLL
-    for (int i = 0; i < MAX_DOT_ACCUMULATORS; i++) {
-        acc[i] = vf_zero();
-    }
-    add_dots(DOT_SLOTS, 2, rows, ROW_STRIDE, panel, PANEL_HEADS, ROW_WORDS, acc);
-    VEC_UNROLL
-    for (int i = 0; i < DOT_SLOTS; i++) {
-        vf_store(dots + i * VF_LANES, acc[2 * i]);
-        vf_store(dots + (DOT_SLOTS + i) * VF_LANES, acc[2 * i + 1]);
-    }
 }
 
 /* Products of q with n slots of a task. */
