@@ -38,19 +38,48 @@ static inline int kv_position(int f)
     return f / (2 * VF_LANES) * (2 * VF_LANES) + f % 2 * VF_LANES + f % (2 * VF_LANES) / 2;
 }
 
+/* Features [f, + ROW_BLOCK) of a packed row to `decoded`, and widened to `to`; a prefetch of the same place of row
+ * `later`, and with the first block of what no block covers. */
+static inline void widen_packed_block(dsri_cache_entry row, dsri_cache_entry later, uint32_t f, uint16_t *decoded,
+                                      float *to)
+{
+    vec_prefetch(later.values + f);
+    if (f == 0) {
+        vec_prefetch(later.values + DSRI_FP8_ROW_BYTES - ROW_BLOCK);
+        vec_prefetch(later.scales);
+    }
+    if (f < ROW_CODES && !block_is_usual(row, f)) {
+        decode_row_block(row, f, decoded);
+        for (uint32_t i = 0; i < ROW_BLOCK; i += 2 * VF_LANES) {
+            widen_pair(decoded + i, to + i);
+        }
+        return;
+    }
+    VEC_UNROLL
+    for (uint32_t i = 0; i < ROW_BLOCK; i += 2 * VF_LANES) {
+        const vi pairs = usual_row_pairs(row, f + i);
+        vf even, odd;
+        vi_store_pairs(decoded + i, pairs);
+        vf_from_pairs(pairs, &even, &odd);
+        vf_store(to + i, even);
+        vf_store(to + i + VF_LANES, odd);
+    }
+}
+
 /* Pair `pair` of the register tile that begins with slot `slot`, and a prefetch of the same place a tile further on. A
- * packed row is decoded before, a block of features at a time. */
+ * packed row goes by blocks, with the first pair of each. */
 static inline void widen_tile_pair(int is_packed, logit_scratch *scratch, int slot, int pair)
 {
     const int s = slot + pair / ROW_PAIRS;
     const int f = pair % ROW_PAIRS * 2 * VF_LANES;
+    float *const to = scratch->kv[slot / TILE_SLOTS % 2][s % TILE_SLOTS] + f;
     if (!is_packed) {
         vec_prefetch(scratch->rows[s + TILE_SLOTS] + f);
+        widen_pair(scratch->rows[s] + f, to);
     } else if (f % ROW_BLOCK == 0) {
-        vec_prefetch(scratch->packed[s + TILE_SLOTS].values + f);
-        decode_row_block(scratch->packed[s], (uint32_t)f, scratch->decoded[s] + f);
+        widen_packed_block(scratch->packed[s], scratch->packed[s + TILE_SLOTS], (uint32_t)f, scratch->decoded[s] + f,
+                           to);
     }
-    widen_pair(scratch->rows[s] + f, scratch->kv[slot / TILE_SLOTS % 2][s % TILE_SLOTS] + f);
 }
 
 /* One feature of a register tile. q: PANEL_HEADS values; kv: of the tile's first slot. */

@@ -60,22 +60,32 @@ static __attribute__((noinline)) void decode_any_codes(const uint8_t *codes, uin
     }
 }
 
+/* Whether features [f, + ROW_BLOCK) of a packed row, which are codes, take no more than their exponents to decode. */
+static inline int block_is_usual(dsri_cache_entry row, uint32_t f)
+{
+    const uint32_t scale = row.scales[f / ROW_BLOCK];
+    return scale - FIRST_ROW_SCALE <= LAST_ROW_SCALE - FIRST_ROW_SCALE && vec_e4m3_is_normal(row.values + f);
+}
+
+/* Features [f, + 2 * VF_LANES) of a packed row: of a usual block, or of those that are no codes. */
+static inline vi usual_row_pairs(dsri_cache_entry row, uint32_t f)
+{
+    if (f >= ROW_CODES) {
+        return vi_load_pairs((const uint16_t *)(const void *)(row.values + ROW_CODES) + (f - ROW_CODES));
+    }
+    return vi_load_normal_e4m3_pairs(row.values + f, row.scales[f / ROW_BLOCK] - SCALE_BIAS);
+}
+
 /* Features [f, + ROW_BLOCK) of a packed row, f a multiple of ROW_BLOCK. */
 static inline void decode_row_block(dsri_cache_entry row, uint32_t f, uint16_t *to)
 {
-    if (f == ROW_CODES) {
-        memcpy(to, row.values + ROW_CODES, ROW_BLOCK * sizeof *to);
-        return;
-    }
-    const uint8_t *codes = row.values + f;
-    const uint32_t scale = row.scales[f / ROW_BLOCK];
-    if (scale - FIRST_ROW_SCALE > LAST_ROW_SCALE - FIRST_ROW_SCALE || !vec_e4m3_is_normal(codes)) {
-        decode_any_codes(codes, scale, to);
+    if (f < ROW_CODES && !block_is_usual(row, f)) {
+        decode_any_codes(row.values + f, row.scales[f / ROW_BLOCK], to);
         return;
     }
     VEC_UNROLL
     for (uint32_t i = 0; i < ROW_BLOCK; i += 2 * VF_LANES) {
-        vi_store_pairs(to + i, vi_load_normal_e4m3_pairs(codes + i, (int)scale - SCALE_BIAS));
+        vi_store_pairs(to + i, usual_row_pairs(row, f + i));
     }
 }
 
