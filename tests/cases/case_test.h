@@ -149,4 +149,19 @@ static inline dsr_status attend(direct *d, direct_form form, const attention_cas
     return status == DSR_OK ? direct_run(d) : status;
 }
 
+/* A call of one row with one query: q [n_heads, 128], weights [n_heads], list [top_k]. The row stays the caller's. */
+static inline dsr_indexer_desc indexer_of_row(direct *d, const dsr_indexer_row *row, uint32_t n_heads, uint32_t top_k,
+                                              const uint16_t *q, const float *weights, int32_t *list)
+{
+    dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
+    desc.n_rows = 1;
+    desc.rows = row;
+    desc.n_heads = n_heads;
+    desc.top_k = top_k;
+    desc.q = direct_bf16(d, q, (size_t)n_heads * DSR_INDEX_DIM);
+    desc.weights = direct_f32(d, weights, n_heads);
+    desc.output = direct_i32(d, list, top_k);
+    return desc;
+}
+
 #endif

@@ -464,7 +464,6 @@ static void case_126(direct *d)
     uint16_t q[HEADS * DSR_INDEX_DIM];
     int32_t list[K];
     dsr_indexer_row row = {0};
-    dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
     uint64_t n_bytes = 0;
     for (uint32_t t = 0; t < N; t++) {
         scores[t] = pat(t, 126);
@@ -475,13 +474,7 @@ static void case_126(direct *d)
     row.kv_len = N;
     row.start_pos = N - 1;
     row.ratio = 1;
-    desc.n_rows = 1;
-    desc.rows = &row;
-    desc.n_heads = HEADS;
-    desc.top_k = K;
-    desc.q = direct_bf16(d, q, COUNT_OF(q));
-    desc.weights = direct_f32(d, weights, HEADS);
-    desc.output = direct_i32(d, list, K);
+    dsr_indexer_desc desc = indexer_of_row(d, &row, HEADS, K, q, weights, list);
     assert_ok(d, dsr_indexer_workspace(d->context, &desc, &n_bytes));
     uint8_t *workspace = zeros((size_t)n_bytes);
     char needed[32];

@@ -19,19 +19,12 @@ typedef struct indexer_case {
 static dsr_status run_indexer(direct *d, const indexer_case *c, float *scores, int32_t *list)
 {
     dsr_indexer_row row = {0};
-    dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
     row.keys = direct_bf16(d, c->keys, c->keys_elements);
     row.kv_len = c->kv_len;
     row.key_row_stride = c->key_row_stride;
     row.start_pos = c->start_pos;
     row.ratio = c->ratio;
-    desc.n_rows = 1;
-    desc.rows = &row;
-    desc.n_heads = HEADS;
-    desc.top_k = c->top_k;
-    desc.q = direct_bf16(d, c->q, HEADS * DSR_INDEX_DIM);
-    desc.weights = direct_f32(d, c->weights, HEADS);
-    desc.output = direct_i32(d, list, c->top_k);
+    dsr_indexer_desc desc = indexer_of_row(d, &row, HEADS, c->top_k, c->q, c->weights, list);
     if (scores) {
         desc.scores = direct_f32(d, scores, (size_t)c->kv_len);
     }
@@ -333,7 +326,6 @@ static void case_42(direct *d)
     float weights[HEADS], scores[N];
     int32_t list[K];
     dsr_indexer_row row = {0};
-    dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
     for (uint32_t t = 0; t < N; t++) {
         scores[t] = pat(t, 42);
     }
@@ -343,13 +335,7 @@ static void case_42(direct *d)
     row.kv_len = N;
     row.start_pos = N - 1;
     row.ratio = 1;
-    desc.n_rows = 1;
-    desc.rows = &row;
-    desc.n_heads = HEADS;
-    desc.top_k = K;
-    desc.q = direct_bf16(d, q, COUNT_OF(q));
-    desc.weights = direct_f32(d, weights, HEADS);
-    desc.output = direct_i32(d, list, K);
+    dsr_indexer_desc desc = indexer_of_row(d, &row, HEADS, K, q, weights, list);
     assert_ok(d, direct_encode_indexer(d, &desc));
     memset(&row, 0xff, sizeof row);
     memset(&desc, 0xff, sizeof desc);

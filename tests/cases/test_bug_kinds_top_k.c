@@ -409,19 +409,12 @@ static void case_19(direct *d)
     memset(list, 0x55, sizeof list);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         dsr_indexer_row row = {0};
-        dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
         uint8_t workspace[4096];
         row.keys = direct_bf16(d, keys, 5 * DSR_INDEX_DIM);
         row.kv_len = bad[i].kv_len;
         row.start_pos = bad[i].start_pos;
         row.ratio = 1;
-        desc.n_rows = 1;
-        desc.rows = &row;
-        desc.n_heads = SCORE_HEADS;
-        desc.top_k = 32;
-        desc.q = direct_bf16(d, q, COUNT_OF(q));
-        desc.weights = direct_f32(d, weights, SCORE_HEADS);
-        desc.output = direct_i32(d, list, 32);
+        dsr_indexer_desc desc = indexer_of_row(d, &row, SCORE_HEADS, 32, q, weights, list);
         desc.workspace = direct_view(d, workspace, sizeof workspace, DSR_DTYPE_U8);
         assert_refused(d, dsr_encode_indexer(d->encoder, &desc), bad[i].want);
         direct_drop(d);
