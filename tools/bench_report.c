@@ -7,7 +7,7 @@
 
 enum { WIDTH = 640, HEIGHT = 360, MARGIN = 56 };
 
-double bench_fraction(const bench_result *result)
+double bench_over_fma(const bench_result *result)
 {
     const double peak = result->fma_gflops * result->n_threads;
     return peak > 0 ? bench_flops(&result->shape) / result->joint.median * 1e-9 / peak : 0;
@@ -70,17 +70,27 @@ static void plot_point(const plot *p, const bench_result *result, double x, doub
             plot_x(p, x), plot_y(p, y), colours[result->shape.op], result->shape.name, x, y);
 }
 
-/* Operations a second against operations a byte, below the two ceilings. */
+/* Where memory, then the units of peak GFLOP/s are the limit. */
+static void draw_roof(const plot *p, double peak, double read_gbytes)
+{
+    const double bend = peak / read_gbytes;
+    if (bend > p->x_least && bend < p->x_most && read_gbytes * p->x_least > p->y_least) {
+        fprintf(p->file, "<polyline class=\"roof\" points=\"%.1f,%.1f %.1f,%.1f %.1f,%.1f\"/>\n", plot_x(p, p->x_least),
+                plot_y(p, read_gbytes * p->x_least), plot_x(p, bend), plot_y(p, peak), plot_x(p, p->x_most),
+                plot_y(p, peak));
+    }
+}
+
+/* Operations a second against operations a byte, below the ceilings of memory and of each kind of unit. */
 static void draw_roofline(FILE *file, const bench_run *run)
 {
-    const double peak = run->peaks.fma_gflops * (run->n_threads > 1 ? run->n_threads : 1);
-    const double range[4] = {0.5, 1000, 1, peak > 1 ? 3 * peak : 1000};
+    const double peaks[] = {run->peaks.fma_gflops, run->peaks.bf16_gflops, run->peaks.amx_gflops};
+    const double n_threads = run->n_threads > 1 ? run->n_threads : 1;
+    const double most = n_threads * fmax(fmax(peaks[0], peaks[1]), peaks[2]);
+    const double range[4] = {0.5, 1000, 1, most > 1 ? 3 * most : 1000};
     const plot p = plot_open(file, "Roofline", "operations a byte of operands", "GFLOP/s", range);
-    const double bend = peak / run->peaks.read_all_gbytes;
-    if (bend > range[0] && bend < range[1] && run->peaks.read_all_gbytes * range[0] > range[2]) {
-        fprintf(file, "<polyline class=\"roof\" points=\"%.1f,%.1f %.1f,%.1f %.1f,%.1f\"/>\n", plot_x(&p, range[0]),
-                plot_y(&p, run->peaks.read_all_gbytes * range[0]), plot_x(&p, bend), plot_y(&p, peak),
-                plot_x(&p, range[1]), plot_y(&p, peak));
+    for (size_t i = 0; i < sizeof peaks / sizeof peaks[0]; i++) {
+        draw_roof(&p, n_threads * peaks[i], run->peaks.read_all_gbytes);
     }
     for (size_t i = 0; i < run->n_results; i++) {
         const bench_result *r = &run->results[i];
@@ -119,18 +129,18 @@ static void write_table(FILE *file, const bench_run *run)
 {
     fputs("<table><tr><th>shape</th><th>threads</th><th>median us</th><th>least</th><th>90 "
           "%</th><th>GFLOP/s</th><th>GB/s</th>"
-          "<th>of FMA peak</th><th>alone / joint</th><th>other / this</th><th>joint = alone</th></tr>\n",
+          "<th>over F32 FMA peak</th><th>alone / joint</th><th>other / this</th><th>joint = alone</th></tr>\n",
           file);
     for (size_t i = 0; i < run->n_results; i++) {
         const bench_result *r = &run->results[i];
-        fprintf(file,
-                "<tr><td>%s</td><td>%u</td><td>%.2f</td><td>%.2f</td><td>%.2f</td><td>%.1f</td><td>%.2f</td><td>%.1f "
-                "%%</td>"
-                "<td>%.2f</td><td>%.2f</td><td>%s</td></tr>\n",
-                r->shape.name, r->n_threads, 1e6 * r->joint.median, 1e6 * r->joint.least, 1e6 * r->joint.p90,
-                bench_flops(&r->shape) / r->joint.median * 1e-9, bench_bytes(&r->shape) / r->joint.median * 1e-9,
-                100 * bench_fraction(r), r->alone.median / r->joint.median, r->versus.median / r->joint.median,
-                r->is_equal ? "yes" : "NO");
+        fprintf(
+            file,
+            "<tr><td>%s</td><td>%u</td><td>%.2f</td><td>%.2f</td><td>%.2f</td><td>%.1f</td><td>%.2f</td><td>%.3f</td>"
+            "<td>%.2f</td><td>%.2f</td><td>%s</td></tr>\n",
+            r->shape.name, r->n_threads, 1e6 * r->joint.median, 1e6 * r->joint.least, 1e6 * r->joint.p90,
+            bench_flops(&r->shape) / r->joint.median * 1e-9, bench_bytes(&r->shape) / r->joint.median * 1e-9,
+            bench_over_fma(r), r->alone.median / r->joint.median, r->versus.median / r->joint.median,
+            r->is_equal ? "yes" : "NO");
     }
     fputs("</table>\n", file);
 }
@@ -144,6 +154,16 @@ static void write_escaped(FILE *file, const char *text)
             fputc(*text, file);
         }
     }
+}
+
+int bench_check_report(const cli_command *command, const char *path)
+{
+    FILE *file = fopen(path, "a");
+    if (file == NULL || fclose(file) != 0) {
+        cli_error(command, "%s: %s", path, strerror(errno));
+        return CLI_BAD_INPUT;
+    }
+    return CLI_DONE;
 }
 
 int bench_write_report(const cli_command *command, const bench_run *run, const char *path)

@@ -17,8 +17,11 @@ typedef struct bench_run {
     size_t n_results;
 } bench_run;
 
-/* Rate of a result as a fraction of the F32 multiply-add peak of all threads; 0 where there is none. */
-double bench_fraction(const bench_result *result);
+/* Rate of a result over the F32 multiply-add peak of all threads, which units for narrower numbers may exceed; 0 where
+ * there is none. */
+double bench_over_fma(const bench_result *result);
+/* Whether a report can be written there; leaves what is there. CLI_DONE, or CLI_BAD_INPUT after a message. */
+int bench_check_report(const cli_command *command, const char *path);
 /* CLI_DONE, or CLI_BAD_INPUT after a message. */
 int bench_write_report(const cli_command *command, const bench_run *run, const char *path);
 

@@ -216,15 +216,15 @@ static void print_header(const bench_run *run, int has_versus)
         run->machine, dsr_isa_name(run->isa), cli_exactness_name(run->exactness), run->peaks.fma_gflops,
         run->peaks.fma_all_gflops, run->peaks.bf16_gflops, run->peaks.amx_gflops, run->peaks.read_gbytes,
         run->peaks.read_all_gbytes, 1e6 * run->smallest_seconds);
-    printf("%-52s thr   median us     least      90 %%  GFLOP/s    GB/s  of FMA  alone/joint%s  equal\n", "shape",
+    printf("%-52s thr   median us     least      90 %%  GFLOP/s    GB/s   x FMA  alone/joint%s  equal\n", "shape",
            has_versus ? "  other/this" : "");
 }
 
 static void print_result(const bench_result *r, int has_versus)
 {
-    printf("%-52s %3u %11.2f %9.2f %9.2f %8.1f %7.2f %6.1f%%", r->shape.name, r->n_threads, 1e6 * r->joint.median,
+    printf("%-52s %3u %11.2f %9.2f %9.2f %8.1f %7.2f %7.3f", r->shape.name, r->n_threads, 1e6 * r->joint.median,
            1e6 * r->joint.least, 1e6 * r->joint.p90, bench_flops(&r->shape) / r->joint.median * 1e-9,
-           bench_bytes(&r->shape) / r->joint.median * 1e-9, 100 * bench_fraction(r));
+           bench_bytes(&r->shape) / r->joint.median * 1e-9, bench_over_fma(r));
     if (r->alone.n > 0) {
         printf(" %12.2f", r->alone.median / r->joint.median);
     } else {
@@ -254,7 +254,7 @@ static json_t *result_json(const bench_result *r)
                      (int)r->n_threads, "joint", stats_json(&r->joint), "alone", stats_json(&r->alone), "versus",
                      stats_json(&r->versus), "plain", stats_json(&r->plain), "gflops",
                      bench_flops(&r->shape) / r->joint.median * 1e-9, "gbytes",
-                     bench_bytes(&r->shape) / r->joint.median * 1e-9, "fma_fraction", bench_fraction(r),
+                     bench_bytes(&r->shape) / r->joint.median * 1e-9, "fma_fraction", bench_over_fma(r),
                      "joint_is_alone", r->is_equal);
 }
 
@@ -290,20 +290,25 @@ static const json_t *find_old(const json_t *old, const bench_result *r)
     return NULL;
 }
 
-/* Least times, which neighbours on the machine disturb least, relative to the FMA peak that each run saw, so that a
- * slower clock is no regression. */
-static int compare_runs(const bench_run *run, const bench_options *options)
+/* The run to compare with. */
+static int load_old(const char *path, json_t **old)
 {
     json_error_t error;
-    json_t *old = json_load_file(options->compare, 0, &error);
-    size_t n_compared = 0;
-    int code = CLI_DONE;
-    if (old == NULL || !json_is_array(json_object_get(old, "results"))) {
-        cli_error(&cli_bench, "%s: no results of dsrows bench --json: %s", options->compare,
-                  old == NULL ? error.text : "no list of results");
-        json_decref(old);
+    *old = json_load_file(path, 0, &error);
+    if (*old == NULL || !json_is_array(json_object_get(*old, "results"))) {
+        cli_error(&cli_bench, "%s: no results of dsrows bench --json: %s", path,
+                  *old == NULL ? error.text : "no list of results");
         return CLI_BAD_INPUT;
     }
+    return CLI_DONE;
+}
+
+/* Least times, which neighbours on the machine disturb least, relative to the FMA peak that each run saw, so that a
+ * slower clock is no regression. */
+static int compare_runs(const bench_run *run, const bench_options *options, const json_t *old)
+{
+    size_t n_compared = 0;
+    int code = CLI_DONE;
     const double old_peak = json_number_value(json_object_get(json_object_get(old, "peaks"), "fma_gflops"));
     const double clock = old_peak > 0 && run->peaks.fma_gflops > 0 ? run->peaks.fma_gflops / old_peak : 1;
     for (size_t i = 0; i < run->n_results; i++) {
@@ -319,7 +324,6 @@ static int compare_runs(const bench_run *run, const bench_options *options)
         fprintf(stderr, "%-52s %+6.1f %%%s\n", run->results[i].shape.name, 100 * growth, is_slower ? "  SLOWER" : "");
         code = is_slower ? CLI_DIFFERS : code;
     }
-    json_decref(old);
     if (n_compared == 0) {
         cli_error(&cli_bench, "%s: none of these shapes is in it", options->compare);
         code = CLI_BAD_INPUT;
@@ -411,7 +415,17 @@ static int all_equal(const bench_run *run)
     return 1;
 }
 
-static int finish(const bench_options *options, const bench_run *run)
+/* Whether the files that are needed in the end are there, before time is spent. */
+static int check_files(const bench_options *options, json_t **old)
+{
+    int code = options->compare != NULL ? load_old(options->compare, old) : CLI_DONE;
+    if (code == CLI_DONE && options->report != NULL) {
+        code = bench_check_report(&cli_bench, options->report);
+    }
+    return code;
+}
+
+static int finish(const bench_options *options, const bench_run *run, const json_t *old)
 {
     int code = all_equal(run) ? CLI_DONE : CLI_DIFFERS;
     if (options->json) {
@@ -420,8 +434,8 @@ static int finish(const bench_options *options, const bench_run *run)
     if (options->report != NULL && bench_write_report(&cli_bench, run, options->report) != CLI_DONE) {
         return CLI_BAD_INPUT;
     }
-    if (options->compare != NULL) {
-        const int compared = compare_runs(run, options);
+    if (old != NULL) {
+        const int compared = compare_runs(run, options, old);
         code = compared != CLI_DONE ? compared : code;
     }
     return code;
@@ -441,6 +455,7 @@ static int run_bench(int argc, char **argv)
     char machine[128], command[512], date[32] = "";
     bench_shape *shapes;
     size_t n_shapes;
+    json_t *old = NULL;
     join_words(argc, argv, command, sizeof command);
     int code = parse(argc, argv, &options);
     if (code != CLI_DONE) {
@@ -453,7 +468,9 @@ static int run_bench(int argc, char **argv)
         options.thread_counts[options.n_counts++] = options.device.n_threads;
     }
     code = read_all_shapes(&options, &shapes, &n_shapes);
+    code = code == CLI_DONE ? check_files(&options, &old) : code;
     if (code != CLI_DONE) {
+        json_decref(old);
         free(shapes);
         return code;
     }
@@ -472,8 +489,9 @@ static int run_bench(int argc, char **argv)
     run.results = cli_allocate((options.n_counts * n_shapes + 1) * sizeof *run.results);
     code = measure_all(&options, &run, shapes, n_shapes);
     if (code == CLI_DONE) {
-        code = finish(&options, &run);
+        code = finish(&options, &run, old);
     }
+    json_decref(old);
     free(run.results);
     free(shapes);
     return code;
@@ -491,7 +509,9 @@ const cli_command cli_bench = {
             "                         time over this one's\n"
             "  --compare FILE         compare with an earlier --json; exit 1 if a shape is slower than the bound\n"
             "  --bound PERCENT        for --compare (10)\n"
-            "  --report FILE          write one HTML file with tables and drawings\n",
+            "  --report FILE          write one HTML file with tables and drawings\n"
+            "\n"
+            "x FMA is GFLOP/s over the F32 multiply-add peak: above 1 where kernels use units for narrower numbers.\n",
     .uses_device = 1,
     .run = run_bench,
 };

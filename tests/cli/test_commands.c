@@ -177,6 +177,25 @@ static void bench_report_escapes_its_command(void **state)
     command_free(&page);
 }
 
+/* Nothing is timed, and a report of before stays. */
+static void bench_checks_its_files_first(void **state)
+{
+    static const char *const files[] = {"--report missing/report.html", "--report .", "--compare missing.json",
+                                        "--compare before.html", "--report before.html --compare missing.json"};
+    (void)state;
+    write_text("one.txt", "compressor rows=1 ratio=4 dim=128\n");
+    write_text("before.html", "before\n");
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        command_result result = command_run("bench --shapes one.txt --seconds 0.001 %s", files[i]);
+        assert_int_equal(result.code, 2);
+        assert_string_equal(result.out, "");
+        command_free(&result);
+    }
+    command_result before = command_run("--version > version.txt; cat before.html");
+    assert_string_equal(before.out, "before\n");
+    command_free(&before);
+}
+
 static void says_what_is_wrong_with_the_environment(void **state)
 {
     static const char *const commands[] = {"info", "verify", "replay " DATA};
@@ -381,6 +400,7 @@ int main(void)
         cmocka_unit_test(bench_times_patterns),
         cmocka_unit_test(bench_times_caches),
         cmocka_unit_test(bench_report_escapes_its_command),
+        cmocka_unit_test(bench_checks_its_files_first),
         cmocka_unit_test(says_what_bad_usage_is),
         cmocka_unit_test(says_once_what_is_no_option),
         cmocka_unit_test(says_what_is_wrong_with_the_environment),
