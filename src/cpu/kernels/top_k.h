@@ -10,6 +10,9 @@
 #include "cpu/cpu_kernel.h"
 #include "cpu/vec/vec.h"
 #include "ops/indexer_workspace.h"
+#if DSRI_VEC == DSRI_VEC_avx512
+#include "cpu/kernels/entry_sort.h"
+#endif
 
 #include <float.h>
 #include <math.h>
@@ -25,7 +28,7 @@ enum {
 typedef struct top_k_scratch {
     float scores[TOP_K_MAX_CANDIDATES]; /* candidates by rising index */
     uint32_t indices[TOP_K_MAX_CANDIDATES];
-    uint64_t entries[2][TOP_K_MAX];
+    uint64_t entries[2][TOP_K_MAX]; /* AVX-512 takes the first only */
 } top_k_scratch;
 
 _Static_assert(sizeof(top_k_scratch) <= DSRI_SCRATCH_BYTES, "scratch");
@@ -84,7 +87,7 @@ static inline top_k_cut find_cut(const float *x, uint64_t n, uint32_t k)
         return every;
     }
 
-    uint32_t high = rank_of(greatest), low = high, width = 1u << 16;
+    uint32_t high = rank_of(greatest), low = high, width = 1u << 20;
     uint32_t n_above = 0; /* values above high, fewer than k */
     uint32_t n_low;       /* values from low on, k or more in the end */
     while ((n_low = count_at_least(x, n, float_at_rank(low))) < k) {
@@ -189,14 +192,33 @@ static inline uint32_t apply_cut(top_k_scratch *s, uint32_t n, top_k_cut cut)
     return n_left;
 }
 
-/* Sorts n candidates, which stand by rising index; returns the entries, whose lower half is the index. A radix sort
- * keeps the order of equal keys; a digit that all keys share needs no pass. */
+/* sort_candidates(s, n): sorts n candidates, which stand by rising index; returns the entries, whose lower half is the
+ * index. -0 ranks as +0. */
+#if DSRI_VEC == DSRI_VEC_avx512
+static inline const uint64_t *sort_candidates(top_k_scratch *s, uint32_t n)
+{
+    uint64_t *entries = s->entries[0];
+    uint32_t n_padded = SORT_STEP;
+    while (n_padded < n) {
+        n_padded *= 2;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        entries[i] = (uint64_t)~rank_of(s->scores[i] + 0.0f) << 32 | s->indices[i];
+    }
+    for (uint32_t i = n; i < n_padded; i++) {
+        entries[i] = UINT64_MAX;
+    }
+    sort_entries(entries, n_padded);
+    return entries;
+}
+#else
+/* A radix sort, which keeps the order of equal keys; a digit that all keys share needs no pass. */
 static inline const uint64_t *sort_candidates(top_k_scratch *s, uint32_t n)
 {
     uint64_t *from = s->entries[0], *to = s->entries[1];
     uint32_t counts[4][256] = {{0}}, greatest = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t rank = rank_of(s->scores[i] + 0.0f); /* -0 ranks as +0 */
+        const uint32_t rank = rank_of(s->scores[i] + 0.0f);
         greatest = rank > greatest ? rank : greatest;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -227,6 +249,7 @@ static inline const uint64_t *sort_candidates(top_k_scratch *s, uint32_t n)
     }
     return from;
 }
+#endif
 
 /* list [k]: the k best of n scores (none NaN) as index + offset, then -1. block_maxima [n_blocks] as
  * dsri_indexer_region describes; those past the last score are filled in here. */
