@@ -12,6 +12,11 @@ static dsr_status bad_value(dsr_context *context, const char *field, double give
     return dsri_fail(context, DSR_ERR_VALUE, "attention: %s must be %s, got %.9g", field, needed, given);
 }
 
+static dsr_status bad_count(dsr_context *context, const char *field, uint32_t given, const char *needed)
+{
+    return dsri_fail(context, DSR_ERR_VALUE, "attention: %s must be %s, got %u", field, needed, given);
+}
+
 /* Not 0 and not -0, by bits: a caller's mode may take subnormal numbers for zero. */
 static int is_given(float x)
 {
@@ -45,19 +50,19 @@ static dsr_status check_shapes(dsr_context *context, const dsr_attention_config 
         return dsri_fail(context, DSR_ERR_UNSUPPORTED_SHAPE, "attention: n_heads must be 64 or 128, got %u",
                          c->n_heads);
     if (c->hidden_size == 0 || c->hidden_size % 16 != 0 || c->hidden_size > 65536)
-        return bad_value(context, "hidden_size", c->hidden_size, "a multiple of 16 up to 65536");
+        return bad_count(context, "hidden_size", c->hidden_size, "a multiple of 16 up to 65536");
     if (c->q_rank == 0 || c->q_rank % 16 != 0 || c->q_rank > 16384)
-        return bad_value(context, "q_rank", c->q_rank, "a multiple of 16 up to 16384");
+        return bad_count(context, "q_rank", c->q_rank, "a multiple of 16 up to 16384");
     if (c->o_groups == 0 || c->n_heads % c->o_groups != 0)
-        return bad_value(context, "o_groups", c->o_groups, "a divisor of n_heads");
+        return bad_count(context, "o_groups", c->o_groups, "a divisor of n_heads");
     if (c->o_rank == 0 || c->o_rank % 16 != 0 || (uint64_t)c->o_rank * c->o_groups > 65536)
-        return bad_value(context, "o_rank", c->o_rank, "a multiple of 16 with o_groups * o_rank up to 65536");
+        return bad_count(context, "o_rank", c->o_rank, "a multiple of 16 with o_groups * o_rank up to 65536");
     if (c->kind == DSR_LAYER_RATIO_4) {
         if (c->n_index_heads != 32 && c->n_index_heads != 64 && c->n_index_heads != 128)
             return dsri_fail(context, DSR_ERR_UNSUPPORTED_SHAPE,
                              "attention: n_index_heads must be 32, 64 or 128, got %u", c->n_index_heads);
         if (c->top_k % 32 != 0 || c->top_k > DSR_MAX_TOP_K)
-            return bad_value(context, "top_k", c->top_k, "a multiple of 32 up to 2048");
+            return bad_count(context, "top_k", c->top_k, "a multiple of 32 up to 2048");
     }
     return DSR_OK;
 }

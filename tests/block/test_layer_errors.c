@@ -61,6 +61,10 @@ static void configurations(void **state)
     dsr_attention_config tiny = f.config;
     tiny.rope_theta = tiny.yarn_factor = 3e38f;
     assert_status(create(&f, &tiny), DSR_ERR_VALUE); /* frequencies of 0 */
+    dsr_attention_config large = f.config;
+    large.top_k = UINT32_MAX;
+    assert_status(create(&f, &large), DSR_ERR_VALUE);
+    assert_non_null(strstr(dsr_context_error_text(f.context), "a multiple of 32 up to 2048, got 4294967295"));
     block_close(&f);
 }
 
