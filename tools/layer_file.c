@@ -117,9 +117,8 @@ static void check_fixed(case_file *c, const char *key, const json_t *value, json
 }
 
 /* A member that must be an object where there is one; null where there is none. */
-static const json_t *optional_object(case_file *c, const json_t *config, const char *key)
+static const json_t *optional_object(case_file *c, const char *key, const json_t *value)
 {
-    const json_t *value = json_object_get(config, key);
     if (value != NULL && !json_is_object(value)) {
         bad_config(c, key, value, "an object");
     }
@@ -129,7 +128,7 @@ static const json_t *optional_object(case_file *c, const json_t *config, const c
 /* What the library computes with fixed sizes must be so in the model, and the ratios those of the layer kinds. */
 static void check_sizes(case_file *c, const json_t *config)
 {
-    const json_t *rates = optional_object(c, config, "compress_rates");
+    const json_t *rates = optional_object(c, "compress_rates", json_object_get(config, "compress_rates"));
     check_fixed(c, "head_dim", json_object_get(config, "head_dim"), DSR_HEAD_DIM);
     check_fixed(c, "qk_rope_head_dim", json_object_get(config, "qk_rope_head_dim"), DSR_ROPE_DIM);
     check_fixed(c, "sliding_window", json_object_get(config, "sliding_window"), DSR_WINDOW);
@@ -225,8 +224,9 @@ static void find_kind(case_file *c, const json_t *config, layer_file *layer)
 static void read_rope(case_file *c, const json_t *config, dsr_attention_config *to)
 {
     const int is_window = to->kind == DSR_LAYER_WINDOW;
-    const json_t *rope =
-        optional_object(c, optional_object(c, config, "rope_parameters"), is_window ? "main" : "compress");
+    const json_t *all = optional_object(c, "rope_parameters", json_object_get(config, "rope_parameters"));
+    const json_t *rope = is_window ? optional_object(c, "rope_parameters.main", json_object_get(all, "main"))
+                                   : optional_object(c, "rope_parameters.compress", json_object_get(all, "compress"));
     if (rope == NULL) {
         to->rope_theta = optional_number(c, config, is_window ? "rope_theta" : "compress_rope_theta");
         return;

@@ -182,6 +182,8 @@ static void says_what_is_wrong_with_a_file(void **state)
          "rope_type is 5, needed is \"default\" or \"yarn\""},
         {"{\"__metadata__\":{\"config\":\"{\\\"rope_parameters\\\":5," SIZES "}\"}," Q_A "}", 512,
          "rope_parameters is 5, needed is an object"},
+        {"{\"__metadata__\":{\"config\":\"{\\\"rope_parameters\\\":{\\\"main\\\":[]}," SIZES "}\"}," Q_A "}", 512,
+         "rope_parameters.main is [], needed is an object"},
         {"{\"__metadata__\":{\"config\":\"{\\\"compress_rates\\\":{\\\"compressed_sparse_attention\\\":8}}\"}," Q_A "}",
          512, "compress_rates.compressed_sparse_attention is 8, needed is 4"},
         {"{\"__metadata__\":{" CONFIG "}," Q_A "}", 512, "x.0 is missing"},
