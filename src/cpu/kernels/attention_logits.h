@@ -48,16 +48,17 @@ static inline void widen_packed_block(dsri_cache_entry row, dsri_cache_entry lat
         vec_prefetch(later.values + DSRI_FP8_ROW_BYTES - ROW_BLOCK);
         vec_prefetch(later.scales);
     }
-    if (f < ROW_CODES && !block_is_usual(row, f)) {
+    if (f < ROW_CODES && !row_scale_is_usual(row.scales[f / ROW_BLOCK])) {
         decode_row_block(row, f, decoded);
         for (uint32_t i = 0; i < ROW_BLOCK; i += 2 * VF_LANES) {
             widen_pair(decoded + i, to + i);
         }
         return;
     }
+    const int is_normal = row_block_is_normal(row, f);
     VEC_UNROLL
     for (uint32_t i = 0; i < ROW_BLOCK; i += 2 * VF_LANES) {
-        const vi pairs = usual_row_pairs(row, f + i);
+        const vi pairs = row_pairs(row, f + i, is_normal);
         vf even, odd;
         vi_store_pairs(decoded + i, pairs);
         vf_from_pairs(pairs, &even, &odd);

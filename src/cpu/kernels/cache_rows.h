@@ -50,42 +50,50 @@ static inline void decode_key(dsri_cache_entry key, uint16_t *to)
     }
 }
 
-/* A block of codes of a packed row: any scale and any code. */
-static __attribute__((noinline)) void decode_any_codes(const uint8_t *codes, uint32_t scale, uint16_t *to)
+/* Whether every code but zero and NaN times the scale is a normal BF16. */
+static inline int row_scale_is_usual(uint32_t scale)
 {
-    const int is_safe = scale - FIRST_ROW_SCALE <= LAST_ROW_SCALE - FIRST_ROW_SCALE;
+    return scale - FIRST_ROW_SCALE <= LAST_ROW_SCALE - FIRST_ROW_SCALE;
+}
+
+/* A block of codes of a packed row with an unusual scale. */
+static __attribute__((noinline)) void decode_unusual_codes(const uint8_t *codes, uint32_t scale, uint16_t *to)
+{
     for (uint32_t f = 0; f < ROW_BLOCK; f += 2 * VF_LANES) {
-        const vi pairs = vi_load_e4m3_pairs(codes + f, is_safe ? (int)scale - SCALE_BIAS : 0);
-        vi_store_pairs(to + f, is_safe ? pairs : scale_pairs(pairs, scale));
+        vi_store_pairs(to + f, scale_pairs(vi_load_e4m3_pairs(codes + f, 0), scale));
     }
 }
 
-/* Whether features [f, + ROW_BLOCK) of a packed row, which are codes, take no more than their exponents to decode. */
-static inline int block_is_usual(dsri_cache_entry row, uint32_t f)
+/* Whether the codes in features [f, + ROW_BLOCK) of a packed row, if any, take no more than their exponents to decode.
+ */
+static inline int row_block_is_normal(dsri_cache_entry row, uint32_t f)
 {
-    const uint32_t scale = row.scales[f / ROW_BLOCK];
-    return scale - FIRST_ROW_SCALE <= LAST_ROW_SCALE - FIRST_ROW_SCALE && vec_e4m3_is_normal(row.values + f);
+    return f == ROW_CODES || vec_e4m3_is_normal(row.values + f);
 }
 
-/* Features [f, + 2 * VF_LANES) of a packed row: of a usual block, or of those that are no codes. */
-static inline vi usual_row_pairs(dsri_cache_entry row, uint32_t f)
+/* Features [f, + 2 * VF_LANES) of a packed row, in a block with a usual scale. */
+static inline vi row_pairs(dsri_cache_entry row, uint32_t f, int is_normal)
 {
     if (f >= ROW_CODES) {
         return vi_load_pairs((const uint16_t *)(const void *)(row.values + ROW_CODES) + (f - ROW_CODES));
     }
-    return vi_load_normal_e4m3_pairs(row.values + f, row.scales[f / ROW_BLOCK] - SCALE_BIAS);
+    const int exponent = row.scales[f / ROW_BLOCK] - SCALE_BIAS;
+    return is_normal ? vi_load_normal_e4m3_pairs(row.values + f, exponent)
+                     : vi_load_e4m3_pairs(row.values + f, exponent);
 }
 
 /* Features [f, + ROW_BLOCK) of a packed row, f a multiple of ROW_BLOCK. */
 static inline void decode_row_block(dsri_cache_entry row, uint32_t f, uint16_t *to)
 {
-    if (f < ROW_CODES && !block_is_usual(row, f)) {
-        decode_any_codes(row.values + f, row.scales[f / ROW_BLOCK], to);
+    const uint32_t scale = row.scales[f / ROW_BLOCK];
+    if (f < ROW_CODES && !row_scale_is_usual(scale)) {
+        decode_unusual_codes(row.values + f, scale, to);
         return;
     }
+    const int is_normal = row_block_is_normal(row, f);
     VEC_UNROLL
     for (uint32_t i = 0; i < ROW_BLOCK; i += 2 * VF_LANES) {
-        vi_store_pairs(to + i, usual_row_pairs(row, f + i));
+        vi_store_pairs(to + i, row_pairs(row, f + i, is_normal));
     }
 }
 
