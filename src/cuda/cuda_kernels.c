@@ -242,17 +242,17 @@ EXACT_ATTENTION_GRID(values, chunks, 8, 32)
 EXACT_ATTENTION_GRID(values, chunks, 32, 64)
 EXACT_ATTENTION_GRID(values, chunks, 64, 64)
 
-/* Of attention_row.cu: 8 ranks of 16 or 32 heads, or all ranks of 32 heads in a block. */
+/* Of attention_row.cu: 5 ranks of 16 or 32 heads, or all ranks of 32 heads in a block. */
 static dsri_cuda_grid row16_attention_grid(const void *plan)
 {
     const dsri_attention_plan *p = plan;
-    return (dsri_cuda_grid){8, p->n_heads / 16, p->n_queries};
+    return (dsri_cuda_grid){5, p->n_heads / 16, p->n_queries};
 }
 
 static dsri_cuda_grid row32_attention_grid(const void *plan)
 {
     const dsri_attention_plan *p = plan;
-    return (dsri_cuda_grid){8, p->n_heads / 32, p->n_queries};
+    return (dsri_cuda_grid){5, p->n_heads / 32, p->n_queries};
 }
 
 static dsri_cuda_grid rows_attention_grid(const void *plan)
@@ -262,7 +262,7 @@ static dsri_cuda_grid rows_attention_grid(const void *plan)
 }
 
 /* Which is fastest, as measured on an H200; the bits are the same. Of 64 heads: */
-enum { SMALL_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 40, ROW16_ROWS = 3, ROW32_ROWS = 22 };
+enum { SMALL_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 40, ROW16_ROWS = 5, ROW32_ROWS = 11 };
 
 static int is_at_most(const dsri_attention_plan *p, uint32_t n_rows)
 {
@@ -300,7 +300,7 @@ static uint64_t attention_flag_bytes(const void *plan)
  * 32 slots, statistics, barriers. */
 #define LOGITS_BYTES(n_heads, n_slots) (4 * 32 * ((n_heads) + (n_slots)) * 4 + (n_slots)*16 + 64)
 #define VALUES_BYTES(n_heads, n_features, n_slots, n_stages)                                                           \
-    ((n_stages) * (n_slots) * ((n_heads) + (n_features)) * 4 + ((n_stages) + 2) * (n_heads)*4 + 256 * 4 + 64)
+    ((n_stages) * (n_slots) * ((n_heads) + (n_features)) * 4 + ((n_stages) + 2) * (n_heads)*4 + 256 * 4 + 80)
 
 #define EXACT_ATTENTION(which, logits, logits_bytes, values, values_bytes, condition)                                  \
     {                                                                                                                  \
@@ -325,23 +325,19 @@ static uint64_t attention_flag_bytes(const void *plan)
         EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80), form##64x##n_last_features,                          \
                         VALUES_BYTES(64, n_last_features, 32, 4), NULL)
 
-/* Of attention_row.cu. A group: 16 heads of q, partial logits, statistics; and what a cluster's blocks tell it. */
-enum {
-    ROW_GROUP_BYTES = 16 * 1024 + 3 * 2 * 5 * 32 * 16 + 7 * 16 * 4,
-    ROW_PARTS_BYTES = 8 * 8 * 32 * 16 + 8 * 16 * 8,
-    ROW_TILE_BYTES = 80 * 1024,
-    ROW16_SHARED_BYTES = 2 * ROW_TILE_BYTES + ROW_GROUP_BYTES + ROW_PARTS_BYTES + 256,
-    ROW32_SHARED_BYTES = ROW_TILE_BYTES + 2 * (ROW_GROUP_BYTES + ROW_PARTS_BYTES) + 256,
-    ROWS_SHARED_BYTES = 2 * ROW_TILE_BYTES + 2 * ROW_GROUP_BYTES + 256
-};
+/* att_shared of attention_row.cu: two tiles of 64 slots; numerators of 5 ranks in the place of queries; weights,
+ * statistics. */
+#define ROW_SHARED_BYTES(n_heads)                                                                                      \
+    (2 * 64 * 1024 + 5 * (((n_heads) + 4) / 5) * 128 * 16 + (n_heads) * (128 + 5 * 8 + 8 + 12 * 4) + 16 + 2 * 64 + 16)
 
 #define ROW_ATTENTION(which)                                                                                           \
     {.op = which,                                                                                                      \
      .exactness = DSR_EXACT_ROW,                                                                                       \
      .n_launches = 1,                                                                                                  \
      .launches = {{.entry = "dsr_attention_row16_bf16__cuda",                                                          \
-                   .block_x = 256,                                                                                     \
-                   .shared_bytes = ROW16_SHARED_BYTES,                                                                 \
+                   .block_x = 512,                                                                                     \
+                   .shared_bytes = ROW_SHARED_BYTES(16),                                                               \
+                   .waits = 1,                                                                                         \
                    .grid = row16_attention_grid}},                                                                     \
      .accepts = is_for_row16,                                                                                          \
      .min_compute = 90},                                                                                               \
@@ -350,7 +346,8 @@ enum {
          .n_launches = 1,                                                                                              \
          .launches = {{.entry = "dsr_attention_row32_bf16__cuda",                                                      \
                        .block_x = 512,                                                                                 \
-                       .shared_bytes = ROW32_SHARED_BYTES,                                                             \
+                       .shared_bytes = ROW_SHARED_BYTES(32),                                                           \
+                       .waits = 1,                                                                                     \
                        .grid = row32_attention_grid}},                                                                 \
          .accepts = is_for_row32,                                                                                      \
          .min_compute = 90},                                                                                           \
@@ -358,7 +355,8 @@ enum {
         .op = which, .exactness = DSR_EXACT_ROW, .n_launches = 1,                                                      \
         .launches = {{.entry = "dsr_attention_rows_bf16__cuda",                                                        \
                       .block_x = 512,                                                                                  \
-                      .shared_bytes = ROWS_SHARED_BYTES,                                                               \
+                      .shared_bytes = ROW_SHARED_BYTES(32),                                                            \
+                      .waits = 1,                                                                                      \
                       .grid = rows_attention_grid}},                                                                   \
         .min_compute = 90                                                                                              \
     }

@@ -1,113 +1,89 @@
-/* Row-exact attention on tensor cores. The slots of a query are cut into 8 ranks (a multiple of 16 slots each, a
- * function of the width alone). A rank's softmax and weighted values are computed on their own, tile by tile, and ranks
- * are joined in order. With few rows a block takes one rank and a cluster joins them; with many, a block takes all
- * ranks of its heads in turn. Both do the same arithmetic for each output, so the bits do not tell which one ran. Both
- * forms of attention come out alike.
+/* Row-exact attention on tensor cores. A query's slots are cut into tiles of 64 and its tiles into 5 ranks, by the
+ * width alone. A rank's softmax and weighted values are computed on their own, tile by tile, and ranks are joined in
+ * order. With few rows a block takes one rank and a cluster joins them; with many, a block takes all ranks of its heads
+ * in turn. Both do the same arithmetic for each output, so the bits do not tell which one ran. Both forms of attention
+ * come out alike.
  *
- * Within a block 8 warps (a group) take 16 heads. Logits: a warp takes a quarter of the features and half of a tile's
- * slots. Values: a warp takes 64 features. Two warps of a group add the quarters up and make weights; the other six
- * bring the rows of the next tile meanwhile.
+ * Products are transposed: KV rows, as they lie in shared memory, are the left operand of both, so that few heads fill
+ * a matrix unit. Group 0 of four groups of four warps multiplies a tile by the queries and makes weights; the other
+ * groups bring the next tile meanwhile. Then each group adds weighted values of its 128 features.
  *
  * A KV row or a query with a value that is not finite needs no look of its own: it gives logits that are not finite. */
 #include "cuda/kernels/attention_common.cuh"
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* clusters */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 enum {
-    ATT_RANKS = 8,
-    GROUP_HEADS = 16,
-    GROUP_WARPS = 8,
-    GROUP_THREADS = 32 * GROUP_WARPS,
-    TILE_SLOTS = 80,
-    ROW_BYTES = DSRI_HEAD_DIM * 2,
-    ROW_PIECES = ROW_BYTES / 16,
-    P_STRIDE = TILE_SLOTS * 2 + 16
+    ATT_RANKS = 5,
+    TILE_SLOTS = 64,
+    GROUP_THREADS = 128,
+    BLOCK_THREADS = 4 * GROUP_THREADS,
+    PANEL_FEATURES = 64, /* a row of a matrix in shared memory: 128 bytes */
+    PANEL_ROW_BYTES = 2 * PANEL_FEATURES,
+    N_PANELS = DSRI_HEAD_DIM / PANEL_FEATURES,
+    KV_PANEL_BYTES = TILE_SLOTS * PANEL_ROW_BYTES,
+    N_LOADERS = (BLOCK_THREADS - GROUP_THREADS) / 32,
+    LOADER_SLOTS = (TILE_SLOTS + N_LOADERS - 1) / N_LOADERS
 };
 
-/* 16 heads. */
-struct att_group {
-    uint8_t q[GROUP_HEADS * ROW_BYTES]; /* pieces as piece_of_row() says */
+/* The numerators of 64 features x 8 heads, 4 of a thread of a group, are a piece. A cluster's blocks join every fifth
+ * of HEADS pieces. */
+template <int HEADS> struct att_shared {
+    enum { QUERY_PANEL_BYTES = HEADS * PANEL_ROW_BYTES, MOST_PIECES = (HEADS + ATT_RANKS - 1) / ATT_RANKS };
+    uint8_t kv[2][N_PANELS * KV_PANEL_BYTES]; /* panels of matrix_at(), slots are rows */
     union {
-        float4 partial[3][2][5][32]; /* logits of the other feature quarters: [part - 1][slot half][8 slots][lane] */
-        uint8_t p[GROUP_HEADS * P_STRIDE]; /* BF16 weights [heads][slots] */
+        uint8_t q[N_PANELS * QUERY_PANEL_BYTES];             /* panels, heads are rows */
+        float4 parts[ATT_RANKS][MOST_PIECES][GROUP_THREADS]; /* what the ranks tell this block, after the last logits */
     };
-    float tile_max[2][GROUP_HEADS]; /* of the halves of a tile */
-    float scale[GROUP_HEADS];       /* exp(old max - new max) */
-    float max[GROUP_HEADS];         /* of the rank so far */
-    float sum[2][GROUP_HEADS];
-    uint32_t is_bad_head[GROUP_HEADS];
-};
-
-template <int GROUPS, int TILES> struct att_shared {
-    uint8_t kv[TILES][TILE_SLOTS * ROW_BYTES]; /* pieces as piece_of_row() says */
-    att_group groups[GROUPS];
-    uint64_t q_is_here, is_full[TILES], is_empty[TILES];
-    uint8_t is_selected[TILES][TILE_SLOTS];
+    uint8_t p[HEADS * PANEL_ROW_BYTES]; /* a panel of the tile's weights: heads are rows of slots */
+    float2 statistics[ATT_RANKS][HEADS];
+    float2 join_factors[HEADS];
+    float tile_max[4][HEADS]; /* of group 0's warps */
+    float scale[HEADS];       /* exp(old max - new max) */
+    float max[HEADS];         /* of the rank */
+    float sum[4][HEADS];
+    float sinks[HEADS];
+    uint32_t is_bad_head[HEADS];
+    uint64_t statistics_are_here, values_are_here;
+    uint8_t is_selected[2][TILE_SLOTS];
     uint32_t is_bad;
 };
-
-/* Where in a row of shared memory a piece of 16 bytes lies: the same piece of 8 rows hits all banks once. */
-static __device__ __forceinline__ uint32_t piece_of_row(uint32_t piece, uint32_t row)
-{
-    return (piece ^ row % 8) * 16;
-}
-
-struct slot_range {
-    uint32_t first, end;
-};
-
-static __device__ __forceinline__ slot_range slots_of_rank(uint32_t width, uint32_t rank)
-{
-    const uint32_t slots = ((width + ATT_RANKS - 1) / ATT_RANKS + 15) / 16 * 16, first = rank * slots;
-    slot_range range = {first < width ? first : width, first + slots < width ? first + slots : width};
-    return range;
-}
 
 static __device__ __forceinline__ float exp_approximate(float x)
 {
     return exp2_approximate(x * 1.4426950408889634f);
 }
 
-/* ---- who does what ---- */
+/* ---- ranks ---- */
 
-enum { GROUP_LOADERS = 6 };
-
-struct att_warp {
-    uint32_t group, feature_quarter, slot_half; /* of the logits */
-    uint32_t feature_eighth;                    /* of the values */
-    uint32_t
-        part; /* of its slots: 0 makes weights, 1 has the other quarter of its half of the features, 2 and 3 the rest */
-    uint32_t loader; /* of the block's, for parts 1 to 3 */
+struct att_tiles {
+    uint32_t n, a_rank;
 };
 
-/* The warps that make weights share no partition of the multiprocessor. */
-static __device__ __forceinline__ att_warp find_warp()
+static __device__ __forceinline__ att_tiles tiles_of(uint32_t width)
 {
-    const uint32_t w = threadIdx.x / 32 % GROUP_WARPS, group = threadIdx.x / GROUP_THREADS;
-    att_warp warp = {group, w % 4, w / 4, w, 0, 0};
-    warp.part = warp.feature_quarter ^ (2 * group + warp.slot_half) % 4;
-    warp.loader = group * GROUP_LOADERS + warp.slot_half * 3 + warp.part - 1;
-    return warp;
+    const uint32_t n = (width + TILE_SLOTS - 1) / TILE_SLOTS;
+    att_tiles tiles = {n, (n + ATT_RANKS - 1) / ATT_RANKS};
+    return tiles;
 }
 
 /* ---- bringing rows ---- */
 
+/* Where piece i of 8 features of a row goes, in panels of n_bytes. */
+static __device__ __forceinline__ uint32_t place_of_piece(uint32_t piece, uint32_t row, uint32_t n_bytes)
+{
+    return piece / 8 * n_bytes + row * PANEL_ROW_BYTES + (piece % 8 ^ row % 8) * 16;
+}
+
 /* One row of 512 values by a whole warp, or zeros. */
-static __device__ __forceinline__ void bring_row(uint8_t *to, const void *from, bool is_here, uint32_t row)
+static __device__ __forceinline__ void bring_row(uint8_t *to, const void *from, bool is_here, uint32_t row,
+                                                 uint32_t panel_bytes)
 {
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++)
-        copy_async_16(to + piece_of_row(lane + 32 * i, row), static_cast<const uint8_t *>(from) + (lane + 32 * i) * 16,
-                      is_here ? 16 : 0);
-}
-
-/* The same from an address that is not a multiple of 16. */
-static __device__ __forceinline__ void bring_odd_row(uint8_t *to, const uint16_t *from, uint32_t row)
-{
-#pragma unroll 1
-    for (uint32_t piece = threadIdx.x % 32; piece < ROW_PIECES; piece += 32)
-        *reinterpret_cast<uint4 *>(to + piece_of_row(piece, row)) = load_8<false>(from, piece * 8);
+        copy_async_16(to + place_of_piece(lane + 32 * i, row, panel_bytes),
+                      static_cast<const uint8_t *>(from) + (lane + 32 * i) * 16, is_here ? 16 : 0);
 }
 
 /* The value of lane `lane`. */
@@ -117,31 +93,26 @@ static __device__ __forceinline__ const uint8_t *of_lane(const uint8_t *p, uint3
         (uintptr_t)__shfl_sync(0xffffffffu, (unsigned long long)(uintptr_t)p, (int)lane));
 }
 
-/* A loader's share of a tile: slots loader + i * N_LOADERS below TILE_SLOTS; lane i knows the index of the i-th. */
-template <int GROUPS> struct tile_share {
-    enum { N_LOADERS = GROUPS * GROUP_LOADERS, N_SLOTS = (TILE_SLOTS + N_LOADERS - 1) / N_LOADERS };
+/* The i-th slot of a loader: a warp of groups 1 to 3. */
+static __device__ __forceinline__ uint32_t loader_slot(uint32_t i)
+{
+    return (threadIdx.x - GROUP_THREADS) / 32 + i * N_LOADERS;
+}
 
-    static __device__ __forceinline__ uint32_t slot(const att_warp &warp, uint32_t i)
-    {
-        return warp.loader + i * N_LOADERS;
-    }
-    static __device__ __forceinline__ int32_t load_index(const attention_query &at, const att_warp &warp,
-                                                         slot_range range)
-    {
-        const uint32_t i = slot(warp, threadIdx.x % 32);
-        return i < TILE_SLOTS && range.first + i < range.end ? at.indices[range.first + i] : -1;
-    }
-};
+/* Lane i of a loader asks for the index of its i-th slot of a tile. */
+static __device__ __forceinline__ int32_t load_index(const attention_query &at, uint32_t tile)
+{
+    const uint32_t slot = loader_slot(threadIdx.x % 32), i = tile * TILE_SLOTS + slot;
+    return slot < TILE_SLOTS && i < at.width ? at.indices[i] : -1;
+}
 
 /* A loader's share of rows that are not plain copies, a few rows at once; lane i knows where the i-th lies. */
-template <int GROUPS, row_form FORM>
-static __device__ __forceinline__ void decode_rows(const att_warp &warp, const dsri_cache_entry &own, uint8_t *kv)
+template <row_form FORM> static __device__ __forceinline__ void decode_rows(const dsri_cache_entry &own, uint8_t *kv)
 {
-    typedef tile_share<GROUPS> share;
-    enum { AT_ONCE = 3 };
+    enum { AT_ONCE = 2 };
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (uint32_t first = 0; first < share::N_SLOTS; first += AT_ONCE) {
+    for (uint32_t first = 0; first < LOADER_SLOTS; first += AT_ONCE) {
         uint4 loaded[AT_ONCE][2];
 #pragma unroll
         for (uint32_t i = 0; i < AT_ONCE; i++) {
@@ -153,322 +124,272 @@ static __device__ __forceinline__ void decode_rows(const att_warp &warp, const d
         }
 #pragma unroll
         for (uint32_t i = 0; i < AT_ONCE; i++) {
-            const uint32_t slot = share::slot(warp, first + i);
+            const uint32_t slot = loader_slot(first + i);
             if (slot < TILE_SLOTS) {
-                decode_to<FORM>(kv + slot * ROW_BYTES + piece_of_row(lane, slot), loaded[i][0], lane);
-                decode_to<FORM>(kv + slot * ROW_BYTES + piece_of_row(lane + 32, slot), loaded[i][1], lane + 32);
+                decode_to<FORM>(kv + place_of_piece(lane, slot, KV_PANEL_BYTES), loaded[i][0], lane);
+                decode_to<FORM>(kv + place_of_piece(lane + 32, slot, KV_PANEL_BYTES), loaded[i][1], lane + 32);
             }
         }
     }
 }
 
-/* Arrives at a barrier when this thread's copies are there, and once for the warp with what it stored without a copy.
- */
-static __device__ __forceinline__ void arrive_with_copies(uint64_t *barrier)
+/* A loader's share of a tile; rows of slots that select nothing become zeros. Copies may be under way after. */
+template <int HEADS>
+static __device__ __forceinline__ void bring_tile(const attention_query &at, int32_t index, uint32_t place,
+                                                  att_shared<HEADS> &shared)
 {
-    copy_async_arrive(barrier);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        shared_barrier_arrive(barrier);
-}
-
-/* Starts the copies of a loader's share of a tile; rows of slots that select nothing become zeros. */
-template <int GROUPS, int TILES>
-static __device__ __forceinline__ void bring_tile(const attention_query &at, const att_warp &warp, int32_t index,
-                                                  uint32_t tile, att_shared<GROUPS, TILES> &shared)
-{
-    typedef tile_share<GROUPS> share;
-    const uint32_t own_slot = share::slot(warp, threadIdx.x % 32);
+    const uint32_t own_slot = loader_slot(threadIdx.x % 32);
     const dsri_cache_entry own = find_row(at, index);
     if (!own.values && index != -1)
         shared.is_bad = 1;
     if (own_slot < TILE_SLOTS)
-        shared.is_selected[tile][own_slot] = own.values != nullptr;
+        shared.is_selected[place][own_slot] = own.values != nullptr;
     if (at.form == ROW_WORDS) {
 #pragma unroll
-        for (uint32_t i = 0; i < share::N_SLOTS; i++) {
+        for (uint32_t i = 0; i < LOADER_SLOTS; i++) {
             const uint8_t *row = of_lane(own.values, i);
-            const uint32_t slot = share::slot(warp, i);
+            const uint32_t slot = loader_slot(i);
             if (slot < TILE_SLOTS)
-                bring_row(shared.kv[tile] + slot * ROW_BYTES, row ? row : at.cache->pages, row != nullptr, slot);
+                bring_row(shared.kv[place], row ? row : at.cache->pages, row != nullptr, slot, KV_PANEL_BYTES);
         }
     } else if (at.form == ROW_FP8) {
-        decode_rows<GROUPS, ROW_FP8>(warp, own, shared.kv[tile]);
+        decode_rows<ROW_FP8>(own, shared.kv[place]);
     } else {
-        decode_rows<GROUPS, ROW_HALVES>(warp, own, shared.kv[tile]);
+        decode_rows<ROW_HALVES>(own, shared.kv[place]);
     }
-    arrive_with_copies(&shared.is_full[tile]);
 }
 
-/* Half of a group's queries. */
-template <int GROUPS, int TILES>
-static __device__ __forceinline__ void bring_queries(const attention_query &at, uint32_t first_head,
-                                                     const att_warp &warp, att_shared<GROUPS, TILES> &shared)
+/* The block's queries and sinks by group 0. */
+template <int HEADS>
+static __device__ __forceinline__ void bring_queries(const attention_query &at, const float *sinks, uint32_t first_head,
+                                                     att_shared<HEADS> &shared)
 {
     const uint16_t *q = at.q + (uint64_t)first_head * DSRI_HEAD_DIM;
     const bool is_aligned = is_word_aligned(q, 0);
-#pragma unroll
-    for (uint32_t i = 0; i < GROUP_HEADS / 2; i++) {
-        const uint32_t head = warp.slot_half * (GROUP_HEADS / 2) + i;
-        uint8_t *to = shared.groups[warp.group].q + head * ROW_BYTES;
+#pragma unroll 4
+    for (uint32_t head = threadIdx.x / 32; head < HEADS; head += GROUP_THREADS / 32) {
         if (is_aligned)
-            bring_row(to, q + head * DSRI_HEAD_DIM, true, head);
+            bring_row(shared.q, q + head * DSRI_HEAD_DIM, true, head, HEADS * PANEL_ROW_BYTES);
         else
-            bring_odd_row(to, q + head * DSRI_HEAD_DIM, head);
+            for (uint32_t piece = threadIdx.x % 32; piece < 8 * N_PANELS; piece += 32)
+                *reinterpret_cast<uint4 *>(shared.q + place_of_piece(piece, head, HEADS * PANEL_ROW_BYTES)) =
+                    load_8<false>(q + head * DSRI_HEAD_DIM, piece * 8);
     }
-    arrive_with_copies(&shared.q_is_here);
+    if (threadIdx.x < HEADS)
+        shared.sinks[threadIdx.x] = sinks[first_head + threadIdx.x];
 }
 
-/* A group's queries and the block's first tile. */
-template <int GROUPS, int TILES>
-static __device__ __forceinline__ void bring_first(const attention_query &at, uint32_t first_head, const att_warp &warp,
-                                                   slot_range range, int32_t index, att_shared<GROUPS, TILES> &shared)
-{
-    if (warp.part == 0)
-        bring_queries(at, first_head, warp, shared);
-    else if (range.first < range.end)
-        bring_tile(at, warp, index, 0, shared);
-}
+/* ---- weights, by group 0 ---- */
 
-/* ---- the work of a group on a tile ---- */
-
-static __device__ __forceinline__ void group_barrier(const att_warp &warp)
-{
-    named_barrier(1 + warp.group, GROUP_THREADS);
-}
-
-/* A feature quarter of the logits: logits[n][i] is head lane / 4 + i / 2 * 8, slot 8 n + lane % 4 * 2 + i % 2 of the
- * half. */
-static __device__ __forceinline__ void quarter_logits(const uint8_t *q, const uint8_t *kv, const att_warp &warp,
-                                                      float logits[5][4])
-{
-    const uint32_t lane = threadIdx.x % 32, first_piece = warp.feature_quarter * (ROW_PIECES / 4);
-    const uint32_t heads = shared_address(q) + (lane / 8 % 2 * 8 + lane % 8) * ROW_BYTES;
-    const uint32_t rows = shared_address(kv) + (warp.slot_half * (TILE_SLOTS / 2) + lane % 8) * ROW_BYTES;
-#pragma unroll
-    for (int n = 0; n < 5; n++)
-        logits[n][0] = logits[n][1] = logits[n][2] = logits[n][3] = 0.0f;
-#pragma unroll
-    for (int b = 0; b < 4; b++) { /* 32 features */
-        const uint32_t piece = first_piece + 4 * b;
-        uint32_t a[2][4];
-        load_matrices(heads + piece_of_row(piece + lane / 16, lane), a[0]);
-        load_matrices(heads + piece_of_row(piece + 2 + lane / 16, lane), a[1]);
-#pragma unroll
-        for (int n = 0; n < 5; n++) {
-            uint32_t k[4];
-            load_matrices(rows + 8 * n * ROW_BYTES + piece_of_row(piece + lane / 8, lane), k);
-            multiply_add(logits[n], a[0], k[0], k[1]);
-            multiply_add(logits[n], a[1], k[2], k[3]);
-        }
-    }
-}
-
-/* Adds the other quarters to a warp's own, scales and masks; max over the half's slots. Quarters 0 and 1, and 2 and 3,
- * are added first, whichever of them is the warp's. */
-static __device__ __forceinline__ void whole_logits(float scale, const uint8_t *is_selected, const att_warp &warp,
-                                                    att_group &group, float logits[5][4])
-{
-    const uint32_t lane = threadIdx.x % 32, t = lane % 4, head = lane / 4;
-    const float nothing = __uint_as_float(0xff800000u);
-    bool is_bad[2] = {false, false};
-    float max[2] = {nothing, nothing};
-#pragma unroll
-    for (int n = 0; n < 5; n++) {
-        const float4 *other = &group.partial[0][warp.slot_half][n][lane];
-        const float4 x = other[0], y = other[2 * 5 * 32], z = other[2 * 2 * 5 * 32];
-        const float others[3][4] = {{x.x, x.y, x.z, x.w}, {y.x, y.y, y.z, y.w}, {z.x, z.y, z.z, z.w}};
-        const uint8_t *selected = is_selected + warp.slot_half * (TILE_SLOTS / 2) + 8 * n + 2 * t;
-        const bool is_slot[2] = {selected[0] != 0, selected[1] != 0};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float l = ((logits[n][i] + others[0][i]) + (others[1][i] + others[2][i])) * scale;
-            is_bad[i / 2] = is_bad[i / 2] || (is_slot[i % 2] && !(fabsf(l) <= 3.402823466e38f));
-            logits[n][i] = is_slot[i % 2] ? l : nothing;
-            max[i / 2] = fmaxf(max[i / 2], logits[n][i]);
-        }
-    }
-#pragma unroll
-    for (int lanes = 1; lanes < 4; lanes *= 2) {
-        max[0] = fmaxf(max[0], __shfl_xor_sync(0xffffffffu, max[0], lanes));
-        max[1] = fmaxf(max[1], __shfl_xor_sync(0xffffffffu, max[1], lanes));
-    }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        if (t == 0)
-            group.tile_max[warp.slot_half][head + 8 * r] = max[r];
-        if (is_bad[r])
-            group.is_bad_head[head + 8 * r] = 1;
-    }
-}
-
-/* Weights of the half's logits as BF16 to group.p, and the rank's statistics so far. */
-static __device__ __forceinline__ void weigh(const att_warp &warp, const float logits[5][4], float max[2], float sum[2],
-                                             att_group &group)
-{
-    const uint32_t lane = threadIdx.x % 32, t = lane % 4, head = lane / 4;
-    const float nothing = __uint_as_float(0xff800000u);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const uint32_t h = head + 8 * r;
-        const float old = max[r];
-        max[r] = fmaxf(fmaxf(group.tile_max[0][h], group.tile_max[1][h]), old);
-        const float factor = old == nothing ? 0.0f : exp_approximate(old - max[r]);
-        const float offset = max[r] == nothing ? 0.0f : max[r];
-        float tile_sum = 0.0f;
-#pragma unroll
-        for (int n = 0; n < 5; n++) {
-            const uint32_t pair = round_to_bf16_pair(exp_approximate(logits[n][2 * r] - offset),
-                                                     exp_approximate(logits[n][2 * r + 1] - offset));
-            tile_sum += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
-            *reinterpret_cast<uint32_t *>(group.p + h * P_STRIDE +
-                                          (warp.slot_half * (TILE_SLOTS / 2) + 8 * n + 2 * t) * 2) = pair;
-        }
-        tile_sum += __shfl_xor_sync(0xffffffffu, tile_sum, 1);
-        tile_sum += __shfl_xor_sync(0xffffffffu, tile_sum, 2);
-        sum[r] = sum[r] * factor + tile_sum;
-        if (t == 0) {
-            group.sum[warp.slot_half][h] = sum[r];
-            if (warp.slot_half == 0) {
-                group.scale[h] = factor;
-                group.max[h] = max[r];
-            }
-        }
-    }
-}
-
-/* values[n][i]: head lane / 4 + i / 2 * 8, feature 8 n + lane % 4 * 2 + i % 2 of this warp's 64. */
-static __device__ __forceinline__ void add_values(const att_group &group, const uint8_t *kv, const att_warp &warp,
-                                                  float values[8][4])
-{
-    const uint32_t lane = threadIdx.x % 32, row = lane / 8 % 2 * 8 + lane % 8;
-    const float low = group.scale[lane / 4], high = group.scale[lane / 4 + 8];
-    const uint32_t weights = shared_address(group.p) + row * P_STRIDE + lane / 16 * 16;
-    const uint32_t rows = shared_address(kv) + row * ROW_BYTES;
-    uint32_t pieces[4];
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-        pieces[n] = rows + piece_of_row(warp.feature_eighth * 8 + 2 * n + lane / 16, lane);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        values[n][0] *= low;
-        values[n][1] *= low;
-        values[n][2] *= high;
-        values[n][3] *= high;
-    }
-#pragma unroll
-    for (int step = 0; step < TILE_SLOTS / 16; step++) {
-        uint32_t w[4];
-        load_matrices(weights + step * 32, w);
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-            uint32_t v[4];
-            load_matrices_transposed(pieces[n] + step * 16 * ROW_BYTES, v);
-            multiply_add(values[2 * n], w, v[0], v[1]);
-            multiply_add(values[2 * n + 1], w, v[2], v[3]);
-        }
-    }
-}
-
-/* ---- ranks ---- */
-
-/* The tile after `range` of rank `rank`: empty at the end. */
-static __device__ __forceinline__ slot_range next_tile(const attention_query &at, slot_range range, uint32_t rank,
-                                                       uint32_t end_rank)
-{
-    range.first += TILE_SLOTS;
-    if (range.first >= range.end) {
-        const slot_range none = {0, 0};
-        range = rank + 1 < end_rank ? slots_of_rank(at.width, rank + 1) : none;
-    }
-    return range;
-}
-
-/* One rank: values and group.max, group.sum. n_tiles counts the block's tiles so far; the first of this rank is on its
- * way. */
-template <int GROUPS, int TILES>
-static __device__ __forceinline__ void attend_rank(const attention_query &at, float scale, uint32_t rank,
-                                                   uint32_t end_rank, const att_warp &warp, uint32_t &n_tiles,
-                                                   att_shared<GROUPS, TILES> &shared, float values[8][4])
-{
-    att_group &group = shared.groups[warp.group];
-    const float nothing = __uint_as_float(0xff800000u);
-    float max[2] = {nothing, nothing}, sum[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-        values[n][0] = values[n][1] = values[n][2] = values[n][3] = 0.0f;
-    slot_range range = slots_of_rank(at.width, rank);
-#pragma unroll 1
-    for (; range.first < range.end; range.first += TILE_SLOTS, n_tiles++) {
-        const uint32_t tile = n_tiles % TILES;
-        const uint8_t *kv = shared.kv[tile];
-        const slot_range next = next_tile(at, range, rank, end_rank);
-        const bool has_next = next.first < next.end;
-        const int32_t next_index = has_next && warp.part != 0 ? tile_share<GROUPS>::load_index(at, warp, next) : -1;
-        float logits[5][4];
-        shared_barrier_wait(&shared.is_full[tile], n_tiles / TILES & 1);
-        quarter_logits(group.q, kv, warp, logits);
-        group_barrier(warp); /* the last tile's weights have been read */
-        if (warp.part != 0)
-#pragma unroll
-            for (int n = 0; n < 5; n++)
-                group.partial[warp.part - 1][warp.slot_half][n][threadIdx.x % 32] =
-                    make_float4(logits[n][0], logits[n][1], logits[n][2], logits[n][3]);
-        group_barrier(warp);
-        if (warp.part == 0) {
-            whole_logits(scale, shared.is_selected[tile], warp, group, logits);
-            named_barrier(1 + GROUPS + warp.group, 64); /* the warps of both halves */
-            weigh(warp, logits, max, sum, group);
-        } else if (TILES > 1 && has_next) {
-            if (n_tiles > 0)
-                shared_barrier_wait(&shared.is_empty[tile ^ 1], (n_tiles - 1) / 2 & 1);
-            bring_tile(at, warp, next_index, tile ^ 1, shared);
-        }
-        group_barrier(warp);
-        add_values(group, kv, warp, values);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            shared_barrier_arrive(&shared.is_empty[tile]);
-        if (TILES == 1 && has_next && warp.part != 0) {
-            shared_barrier_wait(&shared.is_empty[0], n_tiles & 1);
-            bring_tile(at, warp, next_index, 0, shared);
-        }
-    }
-}
-
-/* Max and sum of the ranks so far of a lane's heads lane / 4 and lane / 4 + 8; starts as the sink alone. */
-struct att_joined {
-    float max[2], sum[2];
-    bool is_bad[2];
+/* Statistics of a rank so far of a lane's heads 8 * (c / 2) + lane % 4 * 2 + c % 2; sums of its own slots. */
+template <int HEADS> struct att_softmax {
+    float max[HEADS / 4], sum[HEADS / 4];
 };
 
-static __device__ __forceinline__ att_joined join_sinks(const float sinks[2])
+/* Folds each of N values over the 8 lanes whose numbers differ by multiples of 4. A lane gets the one numbered
+ * lane / 4 * N / 8. The order of the fold does not depend on N. */
+template <int N, float FOLD(float, float)> static __device__ __forceinline__ float fold_lanes(float values[N])
 {
-    att_joined joined;
+    int n = N;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        joined.max[r] = sinks[r];
-        joined.sum[r] = 1.0f;
-        joined.is_bad[r] = !f32_is_finite(sinks[r]);
+    for (uint32_t bit = 16; bit >= 4; bit /= 2) {
+        const bool is_upper = threadIdx.x & bit;
+        n /= 2;
+        if (n == 0)
+            values[0] = FOLD(values[0], __shfl_xor_sync(0xffffffffu, values[0], bit));
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const float other = __shfl_xor_sync(0xffffffffu, is_upper ? values[i] : values[n + i], bit);
+            values[i] = FOLD(is_upper ? values[n + i] : values[i], other);
+        }
     }
+    return values[0];
+}
+
+static __device__ __forceinline__ float greater(float a, float b)
+{
+    return fmaxf(a, b);
+}
+
+static __device__ __forceinline__ float sum_of(float a, float b)
+{
+    return a + b;
+}
+
+/* Hands a value of each head to others: of[warp][head]. */
+template <int HEADS, float FOLD(float, float)>
+static __device__ __forceinline__ void tell_heads(float values[HEADS / 4], float of[4][HEADS])
+{
+    const uint32_t lane = threadIdx.x % 32, column = lane / 4 * (HEADS / 4) / 8;
+    of[threadIdx.x / 32][column / 2 * 8 + lane % 4 * 2 + column % 2] = fold_lanes<HEADS / 4, FOLD>(values);
+}
+
+/* logits[4 j + i]: slot 16 * warp + lane / 4 + i / 2 * 8, head 8 j + lane % 4 * 2 + i % 2. */
+template <int HEADS>
+static __device__ __forceinline__ void multiply_by_queries(const uint8_t *kv, const uint8_t *q,
+                                                           float (&logits)[HEADS / 2])
+{
+    const uint64_t rows = matrix_at(shared_address(kv)), heads = matrix_at(shared_address(q));
+#pragma unroll
+    for (int i = 0; i < HEADS / 2; i++)
+        logits[i] = 0.0f;
+    begin_products(logits);
+#pragma unroll
+    for (int i = 0; i < DSRI_HEAD_DIM / 16; i++)
+        multiply_add_shared<HEADS, 0>(logits, matrix_further(rows, i / 4 * KV_PANEL_BYTES + i % 4 * 32),
+                                      matrix_further(heads, i / 4 * HEADS * PANEL_ROW_BYTES + i % 4 * 32), i != 0);
+    finish_products(logits);
+}
+
+/* Scales and masks logits and tells their max over a warp's slots. */
+template <int HEADS>
+static __device__ __forceinline__ void mask_logits(float scale, const uint8_t *is_selected, float (&logits)[HEADS / 2],
+                                                   att_shared<HEADS> &shared)
+{
+    const uint32_t lane = threadIdx.x % 32, slot = threadIdx.x / 32 * 16 + lane / 4;
+    const bool is_slot[2] = {is_selected[slot] != 0, is_selected[slot + 8] != 0};
+    float max[HEADS / 4];
+#pragma unroll
+    for (int c = 0; c < HEADS / 4; c++) {
+        bool is_bad = false;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float &logit = logits[c / 2 * 4 + c % 2 + 2 * r];
+            const float l = logit * scale;
+            is_bad = is_bad || (is_slot[r] && !(fabsf(l) <= 3.402823466e38f));
+            logit = is_slot[r] ? l : minus_infinity();
+        }
+        max[c] = fmaxf(logits[c / 2 * 4 + c % 2], logits[c / 2 * 4 + c % 2 + 2]);
+        if (is_bad)
+            shared.is_bad_head[c / 2 * 8 + lane % 4 * 2 + c % 2] = 1;
+    }
+    tell_heads<HEADS, greater>(max, shared.tile_max);
+}
+
+/* Weights of logits as BF16 to shared.p, and the rank's statistics so far. */
+template <int HEADS>
+static __device__ __forceinline__ void weigh(const float (&logits)[HEADS / 2], att_softmax<HEADS> &softmax,
+                                             att_shared<HEADS> &shared)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t pairs[HEADS / 8][2]; /* two heads of a slot */
+#pragma unroll
+    for (int j = 0; j < HEADS / 8; j++) {
+        const uint32_t head = 8 * j + lane % 4 * 2;
+        float weights[2][2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float &max = softmax.max[2 * j + e];
+            const float old = max;
+            max = fmaxf(fmaxf(fmaxf(shared.tile_max[0][head + e], shared.tile_max[1][head + e]),
+                              fmaxf(shared.tile_max[2][head + e], shared.tile_max[3][head + e])),
+                        old);
+            const float factor = old == minus_infinity() ? 0.0f : exp_approximate(old - max);
+            const float offset = max == minus_infinity() ? 0.0f : max;
+            weights[0][e] = exp_approximate(logits[4 * j + e] - offset);
+            weights[1][e] = exp_approximate(logits[4 * j + e + 2] - offset);
+            softmax.sum[2 * j + e] *= factor;
+            if (threadIdx.x < 4)
+                shared.scale[head + e] = factor;
+        }
+        pairs[j][0] = round_to_bf16_pair(weights[0][0], weights[0][1]);
+        pairs[j][1] = round_to_bf16_pair(weights[1][0], weights[1][1]);
+        softmax.sum[2 * j] += __uint_as_float(pairs[j][0] << 16) + __uint_as_float(pairs[j][1] << 16);
+        softmax.sum[2 * j + 1] +=
+            __uint_as_float(pairs[j][0] & 0xffff0000u) + __uint_as_float(pairs[j][1] & 0xffff0000u);
+    }
+#pragma unroll
+    for (int j = 0; j < HEADS / 8; j += 2)
+        store_matrices_transposed(shared_address(shared.p) +
+                                      place_of_piece(2 * warp + lane / 8 % 2, 8 * (j + lane / 16) + lane % 8, 0),
+                                  pairs[j]);
+}
+
+/* A tile's weights to shared.p and scale; with the last of a rank its max and sum, too. */
+template <int HEADS>
+static __device__ __forceinline__ void weigh_tile(float scale, uint32_t place, bool is_first, bool is_last,
+                                                  att_softmax<HEADS> &softmax, att_shared<HEADS> &shared)
+{
+    float logits[HEADS / 2];
+    if (is_first)
+#pragma unroll
+        for (int c = 0; c < HEADS / 4; c++) {
+            softmax.max[c] = minus_infinity();
+            softmax.sum[c] = 0.0f;
+        }
+    multiply_by_queries<HEADS>(shared.kv[place], shared.q, logits);
+    mask_logits<HEADS>(scale, shared.is_selected[place], logits, shared);
+    named_barrier(1, GROUP_THREADS);
+    weigh<HEADS>(logits, softmax, shared);
+    if (!is_last)
+        return;
+    tell_heads<HEADS, sum_of>(softmax.sum, shared.sum);
+    if (threadIdx.x < 4)
+#pragma unroll
+        for (int c = 0; c < HEADS / 4; c++)
+            shared.max[c / 2 * 8 + threadIdx.x * 2 + c % 2] = softmax.max[c];
+}
+
+/* ---- values, by all groups ---- */
+
+/* Adds a tile's weighted values to a rank's: values[m * HEADS / 2 + 4 j + i] is feature 128 * group + 64 m + 16 * warp
+ * + lane / 4 + i / 2 * 8, head 8 j + lane % 4 * 2 + i % 2. */
+template <int HEADS>
+static __device__ __forceinline__ void add_values(uint32_t place, bool is_first, const att_shared<HEADS> &shared,
+                                                  float (&values)[HEADS])
+{
+    const uint32_t group = threadIdx.x / GROUP_THREADS;
+    const uint64_t rows = matrix_at(shared_address(shared.kv[place]) + 2 * group * KV_PANEL_BYTES);
+    const uint64_t weights = matrix_at(shared_address(shared.p));
+    if (!is_first)
+#pragma unroll
+        for (int j = 0; j < HEADS / 8; j++) {
+            const float2 scale = *reinterpret_cast<const float2 *>(&shared.scale[8 * j + threadIdx.x % 4 * 2]);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                values[i / 4 * (HEADS / 2) + 4 * j + i % 4] *= i % 2 ? scale.y : scale.x;
+        }
+    begin_products(values);
+#pragma unroll
+    for (int k = 0; k < TILE_SLOTS / 16; k++)
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+            multiply_add_shared<HEADS, 1>(values + m * (HEADS / 2),
+                                          matrix_further(rows, m * KV_PANEL_BYTES + k * 16 * PANEL_ROW_BYTES),
+                                          matrix_further(weights, k * 32), k != 0 || !is_first);
+    finish_products(values);
+}
+
+/* ---- joining ranks ---- */
+
+/* Max and sum of the ranks so far; starts as the sink alone. */
+struct att_joined {
+    float max, sum;
+    bool is_bad;
+};
+
+static __device__ __forceinline__ att_joined join_sink(float sink)
+{
+    att_joined joined = {sink, 1.0f, !f32_is_finite(sink)};
     return joined;
 }
 
-/* Max (a NaN where the head must be zero, -infinity where nothing is selected) and sum of a rank. */
-static __device__ __forceinline__ float2 statistics_of(const att_group &group, uint32_t is_bad, uint32_t head)
+/* Max (a NaN where the head must be zero, -infinity where nothing is selected) and sum of a rank with tiles. */
+template <int HEADS>
+static __device__ __forceinline__ float2 statistics_of(const att_shared<HEADS> &shared, uint32_t head)
 {
-    const float max = is_bad | group.is_bad_head[head] ? __uint_as_float(0x7fc00000u) : group.max[head];
-    return make_float2(max, group.sum[0][head] + group.sum[1][head]);
+    const float max = shared.is_bad_head[head] ? __uint_as_float(0x7fc00000u) : shared.max[head];
+    return make_float2(max, (shared.sum[0][head] + shared.sum[1][head]) + (shared.sum[2][head] + shared.sum[3][head]));
 }
 
 /* Takes a rank's max and sum in; factors of the numerators so far and of the rank's. */
-static __device__ __forceinline__ float2 join_statistics(att_joined &joined, int r, float2 rank)
+static __device__ __forceinline__ float2 join_statistics(att_joined &joined, float2 rank)
 {
-    joined.is_bad[r] = joined.is_bad[r] || rank.x != rank.x;
-    const float max = fmaxf(joined.max[r], rank.x);
-    const float2 factors = make_float2(exp_approximate(joined.max[r] - max), exp_approximate(rank.x - max));
-    joined.sum[r] = fmaf(factors.y, rank.y, joined.sum[r] * factors.x);
-    joined.max[r] = max;
+    joined.is_bad = joined.is_bad || rank.x != rank.x;
+    const float max = fmaxf(joined.max, rank.x);
+    const float2 factors = make_float2(exp_approximate(joined.max - max), exp_approximate(rank.x - max));
+    joined.sum = fmaf(factors.y, rank.y, joined.sum * factors.x);
+    joined.max = max;
     return factors;
 }
 
@@ -477,202 +398,255 @@ static __device__ __forceinline__ float join_value(float so_far, float2 factors,
     return fmaf(factors.y, value, so_far * factors.x);
 }
 
-/* Two heads x two features of a lane. */
-static __device__ __forceinline__ void write_outputs(uint16_t *output, const att_joined &joined, const float values[4])
+/* What numerators are multiplied by: a NaN, which comes out as zeros, for a bad head. */
+static __device__ __forceinline__ float final_factor(const att_joined &joined)
 {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float factor = __fdividef(1.0f, joined.sum[r]);
-        uint16_t *to = output + r * 8 * DSRI_HEAD_DIM;
-        const uint16_t low = joined.is_bad[r] ? 0 : f32_to_finite_bf16(values[2 * r] * factor);
-        const uint16_t high = joined.is_bad[r] ? 0 : f32_to_finite_bf16(values[2 * r + 1] * factor);
-        if ((uintptr_t)to % 4 == 0) {
-            *reinterpret_cast<uint32_t *>(to) = low | (uint32_t)high << 16;
-        } else {
-            to[0] = low;
-            to[1] = high;
-        }
+    return joined.is_bad ? __uint_as_float(0x7fc00000u) : __fdividef(1.0f, joined.sum);
+}
+
+/* Four numerators of a lane: features `feature` and 8 further, heads `head` (even) and the next. Lanes 4 apart have the
+ * next feature, and take a head of both each. */
+static __device__ __forceinline__ void write_outputs(uint16_t *output, uint32_t head, uint32_t feature,
+                                                     const float values[4], float2 factors)
+{
+    const uint32_t is_odd = threadIdx.x / 4 % 2;
+    const uint32_t low = f32_to_finite_bf16(values[0] * factors.x) | (uint32_t)f32_to_finite_bf16(values[2] * factors.x)
+                                                                         << 16;
+    const uint32_t high =
+        f32_to_finite_bf16(values[1] * factors.y) | (uint32_t)f32_to_finite_bf16(values[3] * factors.y) << 16;
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, is_odd ? low : high, 4), own = is_odd ? high : low;
+    const uint32_t first = is_odd ? other : own, second = is_odd ? own : other;
+    uint16_t *to = output + (head + is_odd) * DSRI_HEAD_DIM + feature - is_odd;
+    if ((uintptr_t)to % 4 == 0) {
+        *reinterpret_cast<uint32_t *>(to) = __byte_perm(first, second, 0x5410);
+        *reinterpret_cast<uint32_t *>(to + 8) = __byte_perm(first, second, 0x7632);
+    } else {
+        to[0] = (uint16_t)first;
+        to[1] = (uint16_t)second;
+        to[8] = (uint16_t)(first >> 16);
+        to[9] = (uint16_t)(second >> 16);
     }
 }
 
-template <int GROUPS, int TILES> static __device__ __forceinline__ void prepare(att_shared<GROUPS, TILES> &shared)
+/* ---- a block's tiles ---- */
+
+extern __shared__ uint4 shared_memory[];
+
+template <int HEADS> static __device__ __forceinline__ void prepare(att_shared<HEADS> &shared)
 {
-    const uint32_t i = threadIdx.x % GROUP_THREADS;
-    if (i < GROUP_HEADS) {
-        att_group &group = shared.groups[threadIdx.x / GROUP_THREADS];
-        group.is_bad_head[i] = 0;
-        group.max[i] = __uint_as_float(0xff800000u); /* what a rank without slots tells */
-        group.sum[0][i] = group.sum[1][i] = 0.0f;
-    }
-    if (threadIdx.x == 0) {
+    if (threadIdx.x < HEADS)
+        shared.is_bad_head[threadIdx.x] = 0;
+    if (threadIdx.x == 0)
         shared.is_bad = 0;
-        shared_barrier_init(&shared.q_is_here, GROUPS * (GROUP_WARPS - GROUP_LOADERS) * 33);
-#pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-            shared_barrier_init(&shared.is_full[tile], GROUPS * GROUP_LOADERS * 33); /* arrive_with_copies() */
-            shared_barrier_init(&shared.is_empty[tile], GROUPS * GROUP_WARPS);
-        }
-        shared_barriers_ready();
-    }
 }
 
-static __device__ __forceinline__ void load_sinks(const float *sinks, uint32_t first_head, float of_lane[2])
+/* Tiles first to end - 1 of ranks; after_weights(is_last) is called when the last weights of a rank are there, all
+ * logits of the block if it is the last rank; after_rank() when its values are. */
+template <int HEADS, typename AFTER_WEIGHTS, typename AFTER_RANK>
+static __device__ __forceinline__ void attend(const attention_query &at, const dsri_attention_plan &plan,
+                                              uint32_t first_head, uint32_t first, uint32_t end, uint32_t tiles_a_rank,
+                                              att_shared<HEADS> &shared, float (&values)[HEADS],
+                                              AFTER_WEIGHTS after_weights, AFTER_RANK after_rank)
 {
-    const float *from = sinks + first_head + threadIdx.x % 32 / 4;
-    of_lane[0] = from[0];
-    of_lane[1] = from[8];
+    const bool is_loader = threadIdx.x >= GROUP_THREADS;
+    uint32_t brought = first; /* tiles before this one are under way or there */
+    int32_t index = -1;
+    if (is_loader) {
+        index = load_index(at, first);
+        const int32_t second = load_index(at, first + 1);
+        if (first < end)
+            bring_tile(at, index, 0, shared);
+        brought = first + 1;
+        index = second;
+    } else {
+        bring_queries(at, plan.sinks, first_head, shared);
+    }
+    copy_async_commit();
+    if (is_loader && at.form == ROW_WORDS && brought < end) {
+        bring_tile(at, index, 1, shared);
+        brought++;
+        index = load_index(at, brought);
+    }
+    copy_async_commit();
+    copy_async_wait<1>();
+    order_before_matrices();
+    __syncthreads();
+    att_softmax<HEADS> softmax;
+    uint32_t tile_of_rank = 0;
+#pragma unroll 1
+    for (uint32_t tile = first; tile < end; tile++) {
+        const uint32_t place = (tile - first) % 2;
+        const bool is_first = tile_of_rank == 0, is_last = tile_of_rank + 1 == tiles_a_rank || tile + 1 == end;
+        if (!is_loader) {
+            weigh_tile(plan.scale, place, is_first, is_last, softmax, shared);
+            order_before_matrices();
+        } else if (brought == tile + 1 && brought < end) {
+            bring_tile(at, index, place ^ 1, shared);
+            brought++;
+            index = load_index(at, brought);
+        }
+        __syncthreads();
+        if (is_last)
+            after_weights(tile + 1 == end);
+        add_values(place, is_first, shared, values);
+        copy_async_commit();
+        copy_async_wait<0>();
+        order_before_matrices();
+        __syncthreads();
+        if (is_last)
+            after_rank();
+        tile_of_rank = is_last ? 0 : tile_of_rank + 1;
+    }
 }
 
 /* ---- a rank a block ---- */
 
-/* What the ranks tell a block about 16 heads. */
-struct att_parts {
-    float4 values[ATT_RANKS][8]
-                 [32]; /* numerators of this block's 64 features, as mma has them: [rank][8 features][lane] */
-    float2 statistics[ATT_RANKS][GROUP_HEADS];
-};
-
-template <int GROUPS, int TILES> struct att_cluster_shared {
-    att_shared<GROUPS, TILES> own;
-    att_parts parts[GROUPS];
-    uint64_t statistics_are_here, values_are_here;
-};
-
-/* Hands the group's statistics to all blocks, and a warp's 64 features to the block that joins them. */
-template <int GROUPS, int TILES>
-static __device__ __forceinline__ void send_parts(const float values[8][4], uint32_t rank, const att_warp &warp,
-                                                  att_cluster_shared<GROUPS, TILES> &shared)
+/* Hands the block's statistics to all blocks, and its numerators to those that join them. */
+template <int HEADS>
+static __device__ __forceinline__ void send_parts(bool has_tiles, const float (&values)[HEADS], uint32_t rank,
+                                                  att_shared<HEADS> &shared)
 {
-    const uint32_t i = threadIdx.x % GROUP_THREADS, head = i % GROUP_HEADS;
-    att_parts &parts = shared.parts[warp.group];
-    if (i < ATT_RANKS * GROUP_HEADS)
-        send_float2(&parts.statistics[rank][head],
-                    statistics_of(shared.own.groups[warp.group], shared.own.is_bad, head), &shared.statistics_are_here,
-                    i / GROUP_HEADS);
+    const uint32_t i = threadIdx.x % GROUP_THREADS, group = threadIdx.x / GROUP_THREADS;
+    if (threadIdx.x < ATT_RANKS * HEADS) {
+        const uint32_t head = threadIdx.x % HEADS;
+        float2 statistics = make_float2(minus_infinity(), 0.0f);
+        if (has_tiles)
+            statistics = statistics_of(shared, head);
+        if (shared.is_bad)
+            statistics.x = __uint_as_float(0x7fc00000u);
+        send_float2(&shared.statistics[rank][head], statistics, &shared.statistics_are_here, threadIdx.x / HEADS);
+    }
 #pragma unroll
-    for (int n = 0; n < 8; n++)
-        send_float4(&parts.values[rank][n][threadIdx.x % 32],
-                    make_float4(values[n][0], values[n][1], values[n][2], values[n][3]), &shared.values_are_here,
-                    warp.feature_eighth);
+    for (uint32_t n = 0; n < HEADS / 4; n++) {
+        const uint32_t piece = group * (HEADS / 4) + n;
+        const float *v = values + 4 * n;
+        send_float4(&shared.parts[rank][piece / ATT_RANKS][i], make_float4(v[0], v[1], v[2], v[3]),
+                    &shared.values_are_here, piece % ATT_RANKS);
+    }
 }
 
-/* This block's 64 features of 16 heads: a warp takes 8 features. */
-template <int GROUPS, int TILES>
-static __device__ __forceinline__ void join_parts(const float sinks[2], uint32_t rank, const att_warp &warp,
-                                                  att_cluster_shared<GROUPS, TILES> &shared, uint16_t *output)
+/* One piece of 64 features x 8 heads by a group. */
+template <int HEADS>
+static __device__ __forceinline__ void join_piece(uint32_t n_ranks, uint32_t rank, uint32_t place,
+                                                  att_shared<HEADS> &shared, uint16_t *output)
 {
-    const uint32_t lane = threadIdx.x % 32, head = lane / 4;
-    const att_parts &parts = shared.parts[warp.group];
-    att_joined joined = join_sinks(sinks);
-    float2 low[ATT_RANKS], high[ATT_RANKS];
+    const uint32_t piece = place * ATT_RANKS + rank, lane = threadIdx.x % 32, i = threadIdx.x % GROUP_THREADS;
+    const uint32_t head = piece % (HEADS / 8) * 8 + lane % 4 * 2;
+    const uint32_t feature = piece / (HEADS / 8) * 64 + i / 32 * 16 + lane / 4;
+    att_joined joined[2] = {join_sink(shared.sinks[head]), join_sink(shared.sinks[head + 1])};
+    float2 factors[ATT_RANKS][2];
     float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     shared_barrier_wait(&shared.statistics_are_here, 0);
 #pragma unroll
-    for (int r = 0; r < ATT_RANKS; r++) {
-        low[r] = join_statistics(joined, 0, parts.statistics[r][head]);
-        high[r] = join_statistics(joined, 1, parts.statistics[r][head + 8]);
-    }
+    for (uint32_t r = 0; r < ATT_RANKS; r++)
+        if (r < n_ranks)
+            for (uint32_t e = 0; e < 2; e++)
+                factors[r][e] = join_statistics(joined[e], shared.statistics[r][head + e]);
     shared_barrier_wait(&shared.values_are_here, 0);
 #pragma unroll
-    for (int r = 0; r < ATT_RANKS; r++) {
-        const float4 part = parts.values[r][warp.feature_eighth][lane];
-        sums[0] = join_value(sums[0], low[r], part.x);
-        sums[1] = join_value(sums[1], low[r], part.y);
-        sums[2] = join_value(sums[2], high[r], part.z);
-        sums[3] = join_value(sums[3], high[r], part.w);
-    }
-    write_outputs(output + head * DSRI_HEAD_DIM + rank * 64 + warp.feature_eighth * 8 + lane % 4 * 2, joined, sums);
+    for (uint32_t r = 0; r < ATT_RANKS; r++)
+        if (r < n_ranks) {
+            const float4 part = shared.parts[r][place][i];
+            sums[0] = join_value(sums[0], factors[r][0], part.x);
+            sums[1] = join_value(sums[1], factors[r][1], part.y);
+            sums[2] = join_value(sums[2], factors[r][0], part.z);
+            sums[3] = join_value(sums[3], factors[r][1], part.w);
+        }
+    write_outputs(output, head, feature, sums, make_float2(final_factor(joined[0]), final_factor(joined[1])));
 }
 
-template <int GROUPS, int TILES>
-static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_plan &plan, uint8_t *zeroed,
-                                                         att_cluster_shared<GROUPS, TILES> &shared)
+template <int HEADS>
+static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_plan &plan, uint8_t *zeroed)
 {
-    const uint32_t rank = blockIdx.x;
+    auto &shared = *reinterpret_cast<att_shared<HEADS> *>(shared_memory);
+    const uint32_t rank = blockIdx.x, first_head = blockIdx.y * HEADS;
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    const att_warp warp = find_warp();
-    const uint32_t block_head = blockIdx.y * GROUPS * GROUP_HEADS, first_head = block_head + warp.group * GROUP_HEADS;
-    const slot_range range = slots_of_rank(at.width, rank);
-    const int32_t index = warp.part != 0 ? tile_share<GROUPS>::load_index(at, warp, range) : -1;
-    prepare(shared.own);
+    const att_tiles tiles = tiles_of(at.width);
+    const uint32_t first = min(rank * tiles.a_rank, tiles.n), end = min(first + tiles.a_rank, tiles.n);
+    const uint32_t n_ranks = tiles.n ? (tiles.n + tiles.a_rank - 1) / tiles.a_rank : 0;
+    const uint32_t n_pieces = (HEADS + ATT_RANKS - 1 - rank) / ATT_RANKS;
+    prepare(shared);
     if (threadIdx.x == 0) {
         shared_barrier_init(&shared.statistics_are_here, 1);
         shared_barrier_init(&shared.values_are_here, 1);
         shared_barriers_ready();
-        shared_barrier_arrive_expecting(&shared.statistics_are_here, GROUPS * sizeof shared.parts[0].statistics);
-        shared_barrier_arrive_expecting(&shared.values_are_here, GROUPS * sizeof shared.parts[0].values);
+        shared_barrier_arrive_expecting(&shared.statistics_are_here, sizeof shared.statistics);
+        shared_barrier_arrive_expecting(&shared.values_are_here, ATT_RANKS * n_pieces * sizeof shared.parts[0][0]);
     }
     __syncthreads();
-    cluster_arrive();
-    bring_first(at, first_head, warp, range, index, shared.own);
-    float sinks[2], values[8][4];
-    load_sinks(plan.sinks, first_head, sinks);
-    shared_barrier_wait(&shared.own.q_is_here, 0);
-    uint32_t n_tiles = 0;
-    attend_rank(at, plan.scale, rank, rank + 1, warp, n_tiles, shared.own, values);
-    cluster_wait(); /* the other blocks' barriers are ready */
-    send_parts(values, rank, warp, shared);
-    join_parts(sinks, rank, warp, shared, at.output + (uint64_t)first_head * DSRI_HEAD_DIM);
+    wait_for_prior_launch();
+    float values[HEADS] = {};
+    attend<HEADS>(
+        at, plan, first_head, first, end, tiles.a_rank, shared, values, [](bool) { cluster_arrive(); }, []() {});
+    if (first == end)
+        cluster_arrive();
+    let_next_launch_start();
+    cluster_wait(); /* the other blocks' barriers are ready, and their queries no longer needed */
+    send_parts<HEADS>(first < end, values, rank, shared);
+#pragma unroll 1
+    for (uint32_t place = threadIdx.x / GROUP_THREADS; place < n_pieces; place += 4)
+        join_piece<HEADS>(n_ranks, rank, place, shared, at.output + (uint64_t)first_head * DSRI_HEAD_DIM);
 }
 
-extern __shared__ uint4 shared_memory[];
-
-extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(GROUP_THREADS, 1)
+extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
     dsr_attention_row16_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    attend_in_cluster(plan, zeroed, *reinterpret_cast<att_cluster_shared<1, 2> *>(shared_memory));
+    attend_in_cluster<16>(plan, zeroed);
 }
 
-extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(2 * GROUP_THREADS, 1)
+extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
     dsr_attention_row32_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    attend_in_cluster(plan, zeroed, *reinterpret_cast<att_cluster_shared<2, 1> *>(shared_memory));
+    attend_in_cluster<32>(plan, zeroed);
 }
 
 /* ---- all ranks in one block ---- */
 
-extern "C" __global__ void __launch_bounds__(2 * GROUP_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     dsr_attention_rows_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    enum { GROUPS = 2 };
-    auto &shared = *reinterpret_cast<att_shared<GROUPS, 2> *>(shared_memory);
+    enum { HEADS = 32 };
+    auto &shared = *reinterpret_cast<att_shared<HEADS> *>(shared_memory);
+    const uint32_t first_head = blockIdx.y * HEADS, lane = threadIdx.x % 32;
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
-    const att_warp warp = find_warp();
-    const uint32_t block_head = blockIdx.y * GROUPS * GROUP_HEADS, first_head = block_head + warp.group * GROUP_HEADS;
-    const uint32_t lane = threadIdx.x % 32, head = lane / 4;
-    const slot_range first = slots_of_rank(at.width, 0);
-    const int32_t index = warp.part != 0 ? tile_share<GROUPS>::load_index(at, warp, first) : -1;
+    const att_tiles tiles = tiles_of(at.width);
+    const bool joins = threadIdx.x / 32 == GROUP_THREADS / 32; /* a lane a head */
+    att_joined joined = {0.0f, 1.0f, false};
+    float values[HEADS] = {}, sums[HEADS] = {};
     prepare(shared);
     __syncthreads();
-    bring_first(at, first_head, warp, first, index, shared);
-    float sinks[2], sums[8][4] = {};
-    load_sinks(plan.sinks, first_head, sinks);
-    att_joined joined = join_sinks(sinks);
-    shared_barrier_wait(&shared.q_is_here, 0);
-    uint32_t n_tiles = 0;
-#pragma unroll 1
-    for (uint32_t rank = 0; rank < ATT_RANKS; rank++) {
-        att_group &group = shared.groups[warp.group];
-        float values[8][4];
-        attend_rank(at, plan.scale, rank, ATT_RANKS, warp, n_tiles, shared, values);
-        const slot_range range = slots_of_rank(at.width, rank);
-        const float2 none = make_float2(__uint_as_float(0xff800000u), 0.0f);
-        const bool is_empty = range.first == range.end;
-        const float2 low = join_statistics(joined, 0, is_empty ? none : statistics_of(group, shared.is_bad, head));
-        const float2 high = join_statistics(joined, 1, is_empty ? none : statistics_of(group, shared.is_bad, head + 8));
+    wait_for_prior_launch();
+    if (joins)
+        joined = join_sink(plan.sinks[first_head + lane]);
+    attend<HEADS>(
+        at, plan, first_head, 0, tiles.n, tiles.a_rank, shared, values,
+        [&](bool) {
+            if (joins)
+                shared.join_factors[lane] = join_statistics(joined, statistics_of(shared, lane));
+        },
+        [&]() {
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            sums[n][0] = join_value(sums[n][0], low, values[n][0]);
-            sums[n][1] = join_value(sums[n][1], low, values[n][1]);
-            sums[n][2] = join_value(sums[n][2], high, values[n][2]);
-            sums[n][3] = join_value(sums[n][3], high, values[n][3]);
-        }
+            for (int j = 0; j < HEADS / 8; j++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const int n = i / 4 * (HEADS / 2) + 4 * j + i % 4;
+                    sums[n] = join_value(sums[n], shared.join_factors[8 * j + lane % 4 * 2 + i % 2], values[n]);
+                }
+        });
+    let_next_launch_start();
+    if (joins) {
+        joined.is_bad = joined.is_bad || shared.is_bad;
+        shared.scale[lane] = final_factor(joined);
     }
-    uint16_t *output =
-        at.output + (uint64_t)(first_head + head) * DSRI_HEAD_DIM + warp.feature_eighth * 64 + lane % 4 * 2;
+    __syncthreads();
+    uint16_t *output = at.output + (uint64_t)first_head * DSRI_HEAD_DIM;
+    const uint32_t feature = threadIdx.x / GROUP_THREADS * 128 + threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 4;
 #pragma unroll
-    for (int n = 0; n < 8; n++)
-        write_outputs(output + 8 * n, joined, sums[n]);
+    for (int n = 0; n < HEADS / 4; n++) {
+        const uint32_t head = n % (HEADS / 8) * 8 + lane % 4 * 2;
+        const float2 factors = make_float2(shared.scale[head], shared.scale[head + 1]);
+        write_outputs(output, head, feature + n / (HEADS / 8) * 64, sums + 4 * n, factors);
+    }
 }
 
 #endif

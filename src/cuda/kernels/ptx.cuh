@@ -41,10 +41,10 @@ static __device__ __forceinline__ void named_barrier(uint32_t id, uint32_t n_thr
     asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(n_threads) : "memory");
 }
 
-/* Two halves of a barrier of the cluster that tells others that shared barriers are ready, but of no other memory. */
+/* Two halves of a barrier of the cluster. */
 static __device__ __forceinline__ void cluster_arrive()
 {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 }
 
 static __device__ __forceinline__ void cluster_wait()
@@ -254,6 +254,76 @@ static __device__ __forceinline__ void multiply_add_bytes_64(int d[32], const ui
                    "r"(a[3][2]), "r"(a[3][3]), "l"(first), "l"(first + (2048 >> 4)), "l"(first + (4096 >> 4)),
                    "l"(first + (6144 >> 4))
                  : "memory");
+}
+#endif
+
+/* Stores four 8 x 8 matrices of 16-bit values, fragments as load_matrices_transposed() gives them; lane i gives the
+ * address of row i % 8 of matrix i / 8. */
+static __device__ __forceinline__ void store_matrices_transposed(uint32_t address, const uint32_t r[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
+                 :
+                 : "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+/* What a matrix product needs to know of BF16 values in shared memory: rows of 128 bytes one after another from a
+ * multiple of 1,024 bytes on, of which 16-byte piece i of row r lies at place i ^ r % 8. `address` is that of the first
+ * row and of the first value, were it at its own place: a multiple of 32 bytes within the row. */
+static __device__ __forceinline__ uint64_t matrix_at(uint32_t address)
+{
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* The same n_bytes further, a multiple of 16. */
+static __device__ __forceinline__ uint64_t matrix_further(uint64_t matrix, uint32_t n_bytes)
+{
+    return matrix + (n_bytes >> 4);
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/* Products of multiply_add_shared() may begin: the registers that they add to are ready. All warps of four, from a
+ * multiple of four on, call these functions together. */
+template <int N> static __device__ __forceinline__ void begin_products(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/* Waits for all of them. */
+template <int N> static __device__ __forceinline__ void finish_products(float (&d)[N])
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* d (+)= a . b for a 64 x 16 and a 16 x N matrix of BF16, N = 16 or 32. A row of matrix_at() is a column of b, and a
+ * row of a, or with A_IS_TRANSPOSED a column. d: 8 columns x 16 rows of a warp as mma.m16n8k16 has them, then the
+ * next 8. adds: else d is not read. */
+template <int N, int A_IS_TRANSPOSED>
+static __device__ __forceinline__ void multiply_add_shared(float *d, uint64_t a, uint64_t b, bool adds)
+{
+    static_assert(N == 16 || N == 32, "columns");
+    if constexpr (N == 16)
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %10, 0;\n\t"
+                     "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+                     "%0,%1,%2,%3,%4,%5,%6,%7},%8,%9,p,1,1,%11,0;\n\t}"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+                     : "l"(a), "l"(b), "r"((uint32_t)adds), "n"(A_IS_TRANSPOSED)
+                     : "memory");
+    else
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %18, 0;\n\t"
+                     "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+                     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},%16,%17,p,1,1,%19,0;\n\t}"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
+                       "+f"(d[15])
+                     : "l"(a), "l"(b), "r"((uint32_t)adds), "n"(A_IS_TRANSPOSED)
+                     : "memory");
 }
 #endif
 

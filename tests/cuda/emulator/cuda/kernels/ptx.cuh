@@ -29,7 +29,7 @@ static inline void named_barrier(uint32_t id, uint32_t n_threads)
 
 static inline void cluster_arrive()
 {
-    emulator_cluster_arrive(1);
+    emulator_cluster_arrive(0);
 }
 
 static inline void cluster_wait()
@@ -331,6 +331,98 @@ static inline void multiply_add_bytes_64(int d[32], const uint32_t a[4][4], cons
 {
     wide_byte_product own = {d, a, &b};
     emulator_warp("wgmma.m64n64k32", multiply_wide_byte_matrices, 0xffffffffu, &own);
+}
+
+static inline void store_matrices_transposed(uint32_t address, const uint32_t r[4])
+{
+    matrix_rows own = {address, {r[0], r[1], r[2], r[3]}};
+    emulator_warp(
+        "stmatrix.trans",
+        [](void *const arguments[32], uint32_t) {
+            for (int matrix = 0; matrix < 4; matrix++)
+                for (int column = 0; column < 8; column++) {
+                    uint32_t pairs[4] = {};
+                    for (int row = 0; row < 8; row++) {
+                        const matrix_rows *from = static_cast<const matrix_rows *>(arguments[4 * row + column / 2]);
+                        pairs[row / 2] |= (from->r[matrix] >> 16 * (column % 2) & 0xffffu) << 16 * (row % 2);
+                    }
+                    const uint32_t to = static_cast<const matrix_rows *>(arguments[8 * matrix + column])->address;
+                    if (to % 16 != 0)
+                        emulator_fail("stmatrix: address %#x is not aligned", to);
+                    shared_memory[(to - shared_address(shared_memory)) / 16] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+                }
+        },
+        0xffffffffu, &own);
+}
+
+static inline uint64_t matrix_at(uint32_t address)
+{
+    return address;
+}
+
+static inline uint64_t matrix_further(uint64_t matrix, uint32_t n_bytes)
+{
+    return matrix + n_bytes;
+}
+
+template <int N> static inline void begin_products(float (&)[N])
+{
+}
+
+template <int N> static inline void finish_products(float (&)[N])
+{
+}
+
+struct shared_product {
+    float *d;
+    uint64_t a, b;
+    bool adds;
+};
+
+/* 16 bytes of a matrix in shared memory. */
+static inline const uint16_t *matrix_piece(uint64_t matrix, uint32_t row, uint32_t piece)
+{
+    const uint32_t first = shared_address(shared_memory);
+    uint32_t offset = (uint32_t)matrix - first + row * 128 + piece * 16;
+    offset ^= (offset >> 7 & 7u) << 4;
+    return static_cast<const uint16_t *>(emulator_shared(first + offset, 16));
+}
+
+/* Of one warp: four warps of a device do it together. The sum runs in order; a device promises none. */
+template <int N, int A_IS_TRANSPOSED> static inline void multiply_shared(void *const arguments[32], uint32_t)
+{
+    float a[16][16], b[N][16];
+    const shared_product &p = *static_cast<const shared_product *>(arguments[0]);
+    const uint32_t first_row = threadIdx.x / 32 % 4 * 16;
+    for (uint32_t i = 0; i < 16; i++)
+        for (uint32_t half = 0; half < 2; half++) {
+            const uint16_t *from =
+                A_IS_TRANSPOSED ? matrix_piece(p.a, i, first_row / 8 + half) : matrix_piece(p.a, first_row + i, half);
+            for (uint32_t j = 0; j < 8; j++)
+                (A_IS_TRANSPOSED ? a[8 * half + j][i] : a[i][8 * half + j]) = __uint_as_float((uint32_t)from[j] << 16);
+        }
+    for (uint32_t i = 0; i < N; i++)
+        for (uint32_t half = 0; half < 2; half++) {
+            const uint16_t *from = matrix_piece(p.b, i, half);
+            for (uint32_t j = 0; j < 8; j++)
+                b[i][8 * half + j] = __uint_as_float((uint32_t)from[j] << 16);
+        }
+    for (int row = 0; row < 16; row++)
+        for (int column = 0; column < N; column++) {
+            float &own = static_cast<const shared_product *>(arguments[row % 8 * 4 + column % 8 / 2])
+                             ->d[column / 8 * 4 + row / 8 * 2 + column % 2];
+            float sum = p.adds ? own : 0.0f;
+            for (int k = 0; k < 16; k++)
+                sum += a[row][k] * b[column][k];
+            own = sum;
+        }
+}
+
+template <int N, int A_IS_TRANSPOSED>
+static inline void multiply_add_shared(float *d, uint64_t a, uint64_t b, bool adds)
+{
+    shared_product own = {d, a, b, adds};
+    emulator_warp("wgmma.m64k16", multiply_shared<N, A_IS_TRANSPOSED>, 0xffffffffu, &own);
 }
 
 static inline uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selectors)
