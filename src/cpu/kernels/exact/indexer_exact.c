@@ -30,11 +30,15 @@ static void score_integer_block(const query *x, const integer_query *y, uint32_t
     memcpy(x->block_maxima + first / DSRI_SCORE_BLOCK, s->maxima, n_blocks * sizeof *s->maxima);
 }
 
-/* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of INTEGER_KEYS. */
+/* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of INTEGER_KEYS. The chain's query, if
+ * bytes hold it, too, is packed where the first block of keys needs it. */
 static void score_packed_keys(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, key_range keys,
                               integer_scratch *s)
 {
     const integer_query y = integer_query_of(x, n_heads);
+    query chain = *x;
+    int is_packed = 0;
+    chain.packed_q = s->packed_q;
     const uint64_t end = keys.end < x->n_causal ? keys.end : x->n_causal;
     uint64_t t = keys.first;
     integer_block *block = &s->blocks[0], *other = &s->blocks[1];
@@ -48,7 +52,11 @@ static void score_packed_keys(const dsri_indexer_row_plan *row, const query *x, 
         if (block->is_exact) {
             score_integer_block(x, &y, n_heads, t, block, &loading, s);
         } else {
-            score_keys(row, x, n_heads, t, next, &s->chain);
+            if (!is_packed) {
+                pack_query(&chain, n_heads);
+                is_packed = 1;
+            }
+            score_keys(row, &chain, n_heads, t, next, &s->chain);
         }
         load_last_keys(&loading);
         integer_block *const used = block;
@@ -59,10 +67,11 @@ static void score_packed_keys(const dsri_indexer_row_plan *row, const query *x, 
     score_keys(row, x, n_heads, t, keys.end, &s->chain);
 }
 
-static void pack_both_queries(const query *x, uint32_t n_heads)
+static void pack_either_query(const query *x, uint32_t n_heads)
 {
-    pack_query(x, n_heads);
-    pack_integer_query(x, n_heads, panel_heads(n_heads));
+    if (!pack_integer_query(x, n_heads, panel_heads(n_heads))) {
+        pack_query(x, n_heads);
+    }
 }
 
 static void score_task(const indexer_task *t, const query *x, uint32_t n_heads, void *scratch)
@@ -78,7 +87,7 @@ static void score_task(const indexer_task *t, const query *x, uint32_t n_heads, 
 
 static void run(const void *plan, uint32_t phase, uint32_t task, void *scratch)
 {
-    run_indexer_task(plan, phase, task, scratch, pack_both_queries, score_task);
+    run_indexer_task(plan, phase, task, scratch, pack_either_query, score_task);
 }
 
 static int accepts(const void *plan)

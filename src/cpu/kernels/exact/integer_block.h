@@ -30,6 +30,7 @@ typedef struct integer_scratch {
     float sums[MAX_PANELS][INTEGER_KEYS * VF_LANES]; /* [panel][key][lane] */
     float scores[INTEGER_KEYS];
     float maxima[INTEGER_KEYS / DSRI_SCORE_BLOCK];
+    float packed_q[MAX_HEADS * DSRI_INDEX_DIM]; /* for keys of another kind, as all below */
     score_scratch chain;
 } integer_scratch;
 

@@ -136,8 +136,9 @@ static inline int pack_integer_heads(const query *x, const integer_query *y, uin
     return ok == 0xffff;
 }
 
-/* Panels as those of the chain: panel p takes every n-th vector of heads from p on. */
-static inline void pack_integer_query(const query *x, uint32_t n_heads, uint32_t width)
+/* Panels as those of the chain: panel p takes every n-th vector of heads from p on. Returns whether the query is of
+ * this kind. */
+static inline int pack_integer_query(const query *x, uint32_t n_heads, uint32_t width)
 {
     const integer_query y = integer_query_of(x, n_heads);
     const uint32_t n_panels = n_heads / width;
@@ -147,6 +148,7 @@ static inline void pack_integer_query(const query *x, uint32_t n_heads, uint32_t
         is_exact = pack_integer_heads(x, &y, v * VF_LANES, words, width);
     }
     *y.is_exact = (uint32_t)is_exact;
+    return is_exact;
 }
 
 #endif
