@@ -41,6 +41,9 @@ static inline void store_products(const attention_query *a, uint32_t head, size_
 /* Products of q with n slots of a task. */
 static inline void multiply_slots(const attention_query *a, size_t first, uint32_t n, logit_scratch *scratch)
 {
+    if (rows_are_packed(a)) {
+        decode_rows(a, first, n);
+    }
     copy_rows(a, first, (n + DOT_SLOTS - 1) / DOT_SLOTS * DOT_SLOTS, scratch);
     for (uint32_t h = 0; h < a->n_heads; h += PANEL_HEADS) {
         for (uint32_t s = 0; s < n; s += DOT_SLOTS) {

@@ -32,9 +32,6 @@ static void compute_logits(const attention_query *a, uint32_t task, logit_scratc
     const size_t first = (size_t)task * task_slots, end = n_selected(a);
     if (first < end) {
         const uint32_t n = (uint32_t)(end - first < task_slots ? end - first : task_slots);
-        if (rows_are_packed(a)) {
-            decode_rows(a, first, n);
-        }
         multiply_slots(a, first, n, scratch);
     }
 }
