@@ -56,15 +56,19 @@ static uint32_t least_row_exponent(const attention_query *a)
     return least_exponent(least);
 }
 
-/* Rows of n selected slots, n a multiple of DOT_SLOTS, side by side, the last one again past the end, and a prefetch
- * of the next task's rows. */
-static void take_rows(const attention_query *a, size_t first, uint32_t n, logit_scratch *scratch)
+/* Rows of n selected slots side by side, up to a multiple of DOT_SLOTS the last one again, and a prefetch of the next
+ * task's rows. */
+static void take_rows(const attention_query *a, size_t first, uint32_t n_own, logit_scratch *scratch)
 {
+    const uint32_t n = (n_own + DOT_SLOTS - 1) / DOT_SLOTS * DOT_SLOTS;
     const uint32_t exponent = least_row_exponent(a);
     vi least = all_magnitudes();
     find_rows(a, first, n, scratch->from);
     find_rows(a, first + logit_slots(a->row), n, scratch->later);
     for (uint32_t s = 0; s < n; s++) {
+        if (rows_are_packed(a) && s < n_own) {
+            decode_slot(a, first + s);
+        }
         for (size_t i = 0; i < ROW_WORDS; i += VF_LANES) {
             const vi pairs = vi_load_pairs(scratch->from[s] + 2 * i);
             vec_prefetch(scratch->later[s] + 2 * i);
@@ -111,10 +115,7 @@ static void compute_logits(const attention_query *a, uint32_t task, float scale,
         return;
     }
     const uint32_t n = (uint32_t)(end - first < task_slots ? end - first : task_slots);
-    if (rows_are_packed(a)) {
-        decode_rows(a, first, n);
-    }
-    take_rows(a, first, (n + DOT_SLOTS - 1) / DOT_SLOTS * DOT_SLOTS, scratch);
+    take_rows(a, first, n, scratch);
     for (uint32_t h = 0; h < a->n_heads; h += PANEL_HEADS) {
         for (uint32_t s = 0; s < n; s += DOT_SLOTS) {
             const uint32_t n_here = n - s < DOT_SLOTS ? n - s : DOT_SLOTS;

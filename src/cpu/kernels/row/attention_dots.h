@@ -20,12 +20,17 @@ typedef struct logit_scratch {
     float dots[2 * DOT_SLOTS * VF_LANES]; /* [half of a panel][slot][head] */
 } logit_scratch;
 
-/* Rows of selected slots side by side, the last one again past the end, and a prefetch of the next task's rows. */
-static inline void copy_rows(const attention_query *a, size_t first, uint32_t n, logit_scratch *scratch)
+/* Rows of n_own selected slots side by side, up to a multiple of DOT_SLOTS the last one again, and a prefetch of the
+ * next task's rows. */
+static inline void copy_rows(const attention_query *a, size_t first, uint32_t n_own, logit_scratch *scratch)
 {
+    const uint32_t n = (n_own + DOT_SLOTS - 1) / DOT_SLOTS * DOT_SLOTS;
     find_rows(a, first, n, scratch->from);
     find_rows(a, first + logit_slots(a->row), n, scratch->later);
     for (uint32_t s = 0; s < n; s++) {
+        if (rows_are_packed(a) && s < n_own) {
+            decode_slot(a, first + s);
+        }
         for (size_t i = 0; i < ROW_WORDS; i += VF_LANES) {
             vi_store(scratch->rows + s * ROW_STRIDE + i, vi_load_pairs(scratch->from[s] + 2 * i));
             vec_prefetch(scratch->later[s] + 2 * i);
@@ -41,10 +46,7 @@ static inline void store_products(const attention_query *a, uint32_t head, size_
 /* Products of q with n slots of a task. */
 static inline void multiply_slots(const attention_query *a, size_t first, uint32_t n, logit_scratch *scratch)
 {
-    if (rows_are_packed(a)) {
-        decode_rows(a, first, n);
-    }
-    copy_rows(a, first, (n + DOT_SLOTS - 1) / DOT_SLOTS * DOT_SLOTS, scratch);
+    copy_rows(a, first, n, scratch);
     for (uint32_t h = 0; h < a->n_heads; h += PANEL_HEADS) {
         for (uint32_t s = 0; s < n; s += DOT_SLOTS) {
             const uint32_t n_here = n - s < DOT_SLOTS ? n - s : DOT_SLOTS;

@@ -36,15 +36,12 @@ static inline uint32_t *weight_tiles(const attention_query *a, uint32_t head)
                                        : (uint32_t *)(void *)weight_at(a, head, 0);
 }
 
-/* Decodes the packed rows of n slots from `slot` on, and prefetches those of the next logits task. */
-static inline void decode_rows(const attention_query *a, size_t slot, size_t n)
+/* Decodes the packed row of a slot, and prefetches that of the next logits task's same slot. */
+static inline void decode_slot(const attention_query *a, size_t slot)
 {
-    const size_t last = n_selected(a) - 1;
-    for (size_t s = slot; s < slot + n; s++) {
-        const size_t next = s + logit_slots(a->row);
-        decode_row(kv_entry(a, s), decoded_row(a, s));
-        prefetch_packed_row(kv_entry(a, next < last ? next : last));
-    }
+    const size_t last = n_selected(a) - 1, next = slot + logit_slots(a->row);
+    decode_row(kv_entry(a, slot), decoded_row(a, slot));
+    prefetch_packed_row(kv_entry(a, next < last ? next : last));
 }
 
 /* Rows of n slots from `slot` on; past the last slot its row again. */
