@@ -25,9 +25,14 @@ static void score_integer_block(const query *x, const integer_query *y, uint32_t
     for (uint32_t i = 0; n_panels == 2 && i < n * VF_LANES; i += VF_LANES) {
         vf_store(s->sums[0] + i, vf_add(vf_load(s->sums[0] + i), vf_load(s->sums[1] + i)));
     }
+    float *const scores = x->scores + first, *const maxima = x->block_maxima + first / DSRI_SCORE_BLOCK;
+    if (n == INTEGER_KEYS) {
+        finish_scores(s->sums[0], block->units, INTEGER_KEYS, INTEGER_KEYS, scores, maxima);
+        return;
+    }
     finish_scores(s->sums[0], block->units, n_blocks * DSRI_SCORE_BLOCK, n, s->scores, s->maxima);
-    memcpy(x->scores + first, s->scores, n * sizeof *s->scores);
-    memcpy(x->block_maxima + first / DSRI_SCORE_BLOCK, s->maxima, n_blocks * sizeof *s->maxima);
+    memcpy(scores, s->scores, n * sizeof *scores);
+    memcpy(maxima, s->maxima, n_blocks * sizeof *maxima);
 }
 
 /* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of INTEGER_KEYS. The chain's query, if

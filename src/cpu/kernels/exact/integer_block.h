@@ -85,7 +85,7 @@ static inline void load_last_keys(key_loading *l)
     while (l->done < b->n) {
         load_key_group(l);
     }
-    if (b->n == 0) {
+    if (b->n == 0 || b->n == INTEGER_KEYS) {
         return;
     }
     memset(b->keys + b->n * DSRI_INDEX_DIM, 0, (INTEGER_KEYS - b->n) * DSRI_INDEX_DIM);
