@@ -112,6 +112,33 @@ void case_find_rows(case_file *c, const char *const *names, const uint32_t *only
     }
 }
 
+static void check_row_name(case_file *c, const char *tensor_name, const char *name)
+{
+    const size_t length = strlen(name);
+    if (strncmp(tensor_name, name, length) != 0 || tensor_name[length] != '.') {
+        return;
+    }
+    const int64_t row = row_number(tensor_name, name);
+    if (row < 0) {
+        case_fail(c, CLI_BAD_INPUT, "tensor %s: needed after %s. is the number of a row, without leading zeros",
+                  tensor_name, name);
+    } else if (row >= c->n_rows) {
+        case_fail(c, CLI_BAD_INPUT, "tensor %s: there is no row %lld, the last one is %u", tensor_name, (long long)row,
+                  (unsigned)(c->n_rows - 1));
+    }
+}
+
+void case_check_row_names(case_file *c, const char *const *names, const char *prefix)
+{
+    for (size_t i = 0; i < st_n_tensors(c->file) && c->code == CLI_DONE; i++) {
+        const char *tensor_name = st_tensor_at(c->file, i)->name;
+        const int is_others = *prefix != '\0' && strncmp(tensor_name, prefix, strlen(prefix)) == 0;
+        for (size_t n = 0; names[n] != NULL && !is_others; n++) {
+            check_row_name(c, tensor_name, names[n]);
+        }
+    }
+}
+
 /* ---- operands ---------------------------------------------------------------------------------------------- */
 
 static void describe_needed(const case_shape *shape, char text[TEXT_BYTES])

@@ -32,6 +32,9 @@ void case_close(case_file *c);
 /* Sets the rows: `only` as given (n_only numbers), or, where n_only is 0, rows 0 to the highest number found behind one
  * of the names (ended by a null). */
 void case_find_rows(case_file *c, const char *const *names, const uint32_t *only, uint32_t n_only);
+/* Once the rows are found: refuses a tensor whose name begins as one of the names and a dot without being NAME.R for a
+ * row. Tensors behind `prefix` are others' and left alone, unless it is empty. */
+void case_check_row_names(case_file *c, const char *const *names, const char *prefix);
 
 /* Tensor of the whole case. */
 const st_tensor *case_tensor(case_file *c, const char *name, case_shape shape);

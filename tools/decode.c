@@ -70,10 +70,22 @@ static double median(double *values, uint32_t n)
 
 /* ---- requests ---------------------------------------------------------------------------------------------- */
 
-static void read_requests(case_file *c, decoder *d, int uses_record)
+static void read_record(case_file *c, const decoder *d, request *q, uint32_t r)
 {
-    static const char *const names[] = {"x", NULL};
-    case_find_rows(c, names, NULL, 0);
+    q->recorded =
+        case_optional_row_tensor(c, "y.decode", r, (case_shape){"F32", 2, {d->n_steps, d->hidden_size}, {NULL}});
+    q->recorded_last =
+        case_optional_row_tensor(c, "y.prefill_last", r, (case_shape){"F32", 2, {1, d->hidden_size}, {NULL}});
+    if (q->recorded == NULL && q->recorded_last != NULL) {
+        case_bad_value(c, q->recorded_last, "tensor y.decode.%u is missing", (unsigned)c->rows[r]);
+    }
+}
+
+static void read_requests(case_file *c, const layer_file *layer, decoder *d, int uses_record)
+{
+    static const char *const inputs[] = {"x", NULL}, *const all[] = {"x", "y.decode", "y.prefill_last", NULL};
+    case_find_rows(c, inputs, NULL, 0);
+    case_check_row_names(c, all, layer->prefix);
     for (uint32_t r = 0; r < c->n_rows && c->code == CLI_DONE; r++) {
         request *q = &d->requests[r];
         const st_tensor *x = case_row_tensor(c, "x", r, (case_shape){"BF16", 2, {0, d->hidden_size}, {"tokens", NULL}});
@@ -83,13 +95,9 @@ static void read_requests(case_file *c, decoder *d, int uses_record)
         }
         q->hidden = x->data;
         q->length = (uint32_t)(x->shape[0] - d->n_steps);
-        if (!uses_record) {
-            continue;
+        if (uses_record) {
+            read_record(c, d, q, r);
         }
-        q->recorded =
-            case_optional_row_tensor(c, "y.decode", r, (case_shape){"F32", 2, {d->n_steps, d->hidden_size}, {NULL}});
-        q->recorded_last =
-            case_optional_row_tensor(c, "y.prefill_last", r, (case_shape){"F32", 2, {1, d->hidden_size}, {NULL}});
     }
     d->n_requests = c->n_rows;
 }
@@ -387,7 +395,7 @@ void decode_layer(case_file *c, session *s, layer_file *layer, uint32_t n_steps,
     d->config = (dsr_attention_config)DSR_ATTENTION_CONFIG_INIT;
     d->hidden_size = layer->config.hidden_size;
     d->n_steps = n_steps;
-    read_requests(c, d, uses_record);
+    read_requests(c, layer, d, uses_record);
     if (c->code == CLI_DONE && create_attention(d, layer) &&
         session_check(s, dsr_attention_get_config(d->attention, &d->config))) {
         result->n_requests = d->n_requests;

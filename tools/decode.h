@@ -36,8 +36,8 @@ typedef struct decode_result {
 } decode_result;
 
 /* The case holds the requests: x.R BF16 [tokens, hidden], the last n_steps of them decoded; where uses_record is set
- * and they are there, y.decode.R F32 [n_steps, hidden] and y.prefill_last.R F32 [1, hidden] are compared with. Failures
- * are the session's or the case's. */
+ * and they are there, y.decode.R F32 [n_steps, hidden] and with it y.prefill_last.R F32 [1, hidden] are compared with.
+ * Failures are the session's or the case's. */
 void decode_layer(case_file *c, session *s, layer_file *layer, uint32_t n_steps, int uses_record,
                   decode_result *result);
 int decode_request_passed(const decode_request *request);

@@ -236,22 +236,35 @@ static void decides_the_kind_of_layer(void **state)
     }
 }
 
-/* A copy of the recorded layer in which a tensor has another name of the same length. */
-static void write_renamed_tensor(const char *name, const char *other)
+/* A copy of a file to changed.safetensors, in the header of which every `text` is replaced by `other`. */
+static void write_changed_header(const char *path, const char *text, const char *other)
 {
     enum { MOST_BYTES = 16 << 20 };
-    char *bytes = malloc(MOST_BYTES);
-    FILE *from = fopen(LAYER, "rb"), *to = fopen("renamed.safetensors", "wb");
-    assert_true(bytes != NULL && from != NULL && to != NULL);
-    const size_t n = fread(bytes, 1, MOST_BYTES - 1, from);
-    bytes[n] = '\0';
-    char *found = strstr(bytes + sizeof(uint64_t), name);
-    assert_non_null(found);
-    assert_int_equal(strlen(name), strlen(other));
-    memcpy(found, other, strlen(other));
-    assert_int_equal(fwrite(bytes, 1, n, to), n);
+    char *bytes = malloc(MOST_BYTES), *header = calloc(MOST_BYTES, 1);
+    FILE *from = fopen(path, "rb"), *to = fopen("changed.safetensors", "wb");
+    uint64_t n_header;
+    assert_true(bytes != NULL && header != NULL && from != NULL && to != NULL);
+    assert_int_equal(fread(&n_header, sizeof n_header, 1, from), 1);
+    assert_int_equal(fread(bytes, 1, n_header, from), n_header);
+    bytes[n_header] = '\0';
+    size_t used = 0, n_found = 0;
+    for (const char *at = bytes; *at != '\0';) {
+        const int is_found = strncmp(at, text, strlen(text)) == 0;
+        const size_t n = is_found ? strlen(other) : 1;
+        memcpy(header + used, is_found ? other : at, n);
+        at += is_found ? strlen(text) : 1;
+        used += n;
+        n_found += (size_t)is_found;
+    }
+    assert_true(n_found > 0);
+    n_header = used;
+    fwrite(&n_header, sizeof n_header, 1, to);
+    fwrite(header, 1, used, to);
+    const size_t n_data = fread(bytes, 1, MOST_BYTES, from);
+    assert_int_equal(fwrite(bytes, 1, n_data, to), n_data);
     fclose(from);
     assert_int_equal(fclose(to), 0);
+    free(header);
     free(bytes);
 }
 
@@ -265,9 +278,50 @@ static void names_the_missing_tensor(void **state)
     char text[128];
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        write_renamed_tensor(names[i][0], names[i][1]);
+        write_changed_header(LAYER, names[i][0], names[i][1]);
         snprintf(text, sizeof text, "tensor %s is missing", names[i][0]);
-        command_expect(2, text, "decode --model renamed.safetensors");
+        command_expect(2, text, "decode --model changed.safetensors");
+    }
+}
+
+/* A layer that has a tensor of a compressor is none of the window alone, whichever tensor that is. */
+static void names_the_missing_tensor_of_ratio_128(void **state)
+{
+    (void)state;
+    write_changed_header(LAYER, "w.compressor.indexer.", "other.");
+    assert_int_equal(rename("changed.safetensors", "ratio128.safetensors"), 0);
+    write_changed_header("ratio128.safetensors", "w.compressor.kv_proj.", "w.other.");
+    command_expect(2, "tensor w.compressor.kv_proj.weight is missing", "decode --model changed.safetensors");
+}
+
+/* A request or a record that would be left out is an error. */
+static void takes_every_request_or_none(void **state)
+{
+    static const struct {
+        const char *name, *other, *message;
+    } cases[] = {
+        {"x.1", "x.01", "tensor x.01: needed after x. is the number of a row"},
+        {"x.1", "x.", "tensor x.: needed"},
+        {"x.1", "x.a", "tensor x.a: needed"},
+        {"x.1", "x.-1", "tensor x.-1: needed"},
+        {"x.1", "x. 1", "tensor x. 1: needed"},
+        {"x.1", "x.1e1", "tensor x.1e1: needed"},
+        {"x.1", "x.99999999999999999999", "tensor x.99999999999999999999: needed"},
+        {"x.1", "x.2", "tensor x.1 is missing"},
+        {"x.1", "z.1", "tensor y.decode.1: there is no row 1, the last one is 0"},
+        {"y.decode.1", "y.decode.7", "tensor y.decode.7: there is no row 7, the last one is 1"},
+        {"y.decode.1", "y.decode.01", "tensor y.decode.01: needed"},
+        {"y.decode.1", "z.decode.1", "tensor y.prefill_last.1: tensor y.decode.1 is missing"},
+        {"y.prefill_last.1", "y.prefill_last.2", "tensor y.prefill_last.2: there is no row 2"},
+    };
+    (void)state;
+    write_short_requests();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char name[32], other[32];
+        snprintf(name, sizeof name, "\"%s\"", cases[i].name);
+        snprintf(other, sizeof other, "\"%s\"", cases[i].other);
+        write_changed_header("short.safetensors", name, other);
+        command_expect(2, cases[i].message, "decode --model " LAYER " --requests changed.safetensors");
     }
 }
 
@@ -306,6 +360,8 @@ int main(void)
         cmocka_unit_test(says_what_is_wrong_with_a_file),
         cmocka_unit_test(decides_the_kind_of_layer),
         cmocka_unit_test(names_the_missing_tensor),
+        cmocka_unit_test(names_the_missing_tensor_of_ratio_128),
+        cmocka_unit_test(takes_every_request_or_none),
         cmocka_unit_test(a_failure_prints_no_table),
         cmocka_unit_test(says_what_bad_usage_is),
     };
