@@ -1,5 +1,6 @@
 #include "cli.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,9 +168,58 @@ void *cli_allocate(size_t n_bytes)
     return memory;
 }
 
+/* Bytes of the UTF-8 character a text begins with; 0 where it begins with none. */
+static size_t character_bytes(const char *text)
+{
+    for (size_t n = 1; n <= 4 && strnlen(text, n) == n; n++) {
+        json_t *character = json_stringn(text, n);
+        if (character != NULL) {
+            json_decref(character);
+            return n;
+        }
+    }
+    return 0;
+}
+
+json_t *cli_json_text(const char *text)
+{
+    static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
+    char *valid = cli_allocate(strlen(text) * (sizeof replacement - 1) + 1), *to = valid;
+    while (*text != '\0') {
+        const size_t n = character_bytes(text);
+        const size_t n_written = n != 0 ? n : sizeof replacement - 1;
+        memcpy(to, n != 0 ? text : replacement, n_written);
+        to += n_written;
+        text += n != 0 ? n : 1;
+    }
+    json_t *value = json_string(valid);
+    free(valid);
+    return value;
+}
+
+json_t *cli_json_number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static void end_without_json(void)
+{
+    fputs("dsrows: the results cannot be written as JSON\n", stderr);
+    exit(CLI_UNAVAILABLE);
+}
+
+void cli_json_append(json_t *array, json_t *value)
+{
+    if (json_array_append_new(array, value) != 0) {
+        end_without_json();
+    }
+}
+
 void cli_print_json(json_t *document)
 {
-    json_dumpf(document, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    if (json_dumpf(document, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) != 0 && !ferror(stdout)) {
+        end_without_json();
+    }
     putchar('\n');
     json_decref(document);
 }

@@ -77,7 +77,13 @@ int cli_parse_u64(const char *text, uint64_t maximum, uint64_t *value);
 /* Memory of n_bytes, zeros, to be freed with free. Never null: without memory the tool says so and exits. */
 void *cli_allocate(size_t n_bytes);
 
-/* Prints a document to standard output and gives up the reference. */
+/* Parts of a document. Text that is not UTF-8, such as a file's name may be, gets U+FFFD for each byte that is not; a
+ * number that is not finite becomes null. */
+json_t *cli_json_text(const char *text);
+json_t *cli_json_number(double value);
+/* Appends and gives up the reference. A value that could not be made (null) ends the tool, after a message. */
+void cli_json_append(json_t *array, json_t *value);
+/* Prints a document to standard output and gives up the reference. Null ends the tool as above. */
 void cli_print_json(json_t *document);
 
 /* A line on standard error that shows how far long work is, only where that is a terminal. */

@@ -250,27 +250,27 @@ static json_t *stats_json(const bench_stats *s)
 
 static json_t *result_json(const bench_result *r)
 {
-    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:f, s:f, s:f, s:b}", "shape", r->shape.name, "threads",
-                     (int)r->n_threads, "joint", stats_json(&r->joint), "alone", stats_json(&r->alone), "versus",
-                     stats_json(&r->versus), "plain", stats_json(&r->plain), "gflops",
-                     bench_flops(&r->shape) / r->joint.median * 1e-9, "gbytes",
-                     bench_bytes(&r->shape) / r->joint.median * 1e-9, "fma_fraction", bench_over_fma(r),
-                     "joint_is_alone", r->is_equal);
+    return json_pack("{s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "shape", cli_json_text(r->shape.name),
+                     "threads", (int)r->n_threads, "joint", stats_json(&r->joint), "alone", stats_json(&r->alone),
+                     "versus", stats_json(&r->versus), "plain", stats_json(&r->plain), "gflops",
+                     cli_json_number(bench_flops(&r->shape) / r->joint.median * 1e-9), "gbytes",
+                     cli_json_number(bench_bytes(&r->shape) / r->joint.median * 1e-9), "fma_fraction",
+                     cli_json_number(bench_over_fma(r)), "joint_is_alone", r->is_equal);
 }
 
 static json_t *run_json(const bench_run *run)
 {
     json_t *results = json_array();
     for (size_t i = 0; i < run->n_results; i++) {
-        json_array_append_new(results, result_json(&run->results[i]));
+        cli_json_append(results, result_json(&run->results[i]));
     }
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:o}", "dsrows",
-                     dsr_version_string(), "machine", run->machine, "date", run->date, "command", run->command, "isa",
-                     dsr_isa_name(run->isa), "exactness", cli_exactness_name(run->exactness), "peaks", "fma_gflops",
-                     run->peaks.fma_gflops, "fma_all_gflops", run->peaks.fma_all_gflops, "bf16_gflops",
-                     run->peaks.bf16_gflops, "amx_gflops", run->peaks.amx_gflops, "read_gbytes", run->peaks.read_gbytes,
-                     "read_all_gbytes", run->peaks.read_all_gbytes, "smallest_op_us", 1e6 * run->smallest_seconds,
-                     "results", results);
+    return json_pack("{s:s, s:o, s:s, s:o, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:o}", "dsrows",
+                     dsr_version_string(), "machine", cli_json_text(run->machine), "date", run->date, "command",
+                     cli_json_text(run->command), "isa", dsr_isa_name(run->isa), "exactness",
+                     cli_exactness_name(run->exactness), "peaks", "fma_gflops", run->peaks.fma_gflops, "fma_all_gflops",
+                     run->peaks.fma_all_gflops, "bf16_gflops", run->peaks.bf16_gflops, "amx_gflops",
+                     run->peaks.amx_gflops, "read_gbytes", run->peaks.read_gbytes, "read_all_gbytes",
+                     run->peaks.read_all_gbytes, "smallest_op_us", 1e6 * run->smallest_seconds, "results", results);
 }
 
 /* ---- comparison --------------------------------------------------------------------------------------------- */

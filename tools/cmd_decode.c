@@ -2,7 +2,6 @@
 
 #include "near_tie.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,15 +153,14 @@ static void print_layer(const char *path, const layer_file *layer, const decode_
 /* A number of a request with a record. */
 static json_t *recorded_json(const decode_request *r, int is_known, double value)
 {
-    return r->has_record && is_known ? json_real(value) : json_null();
+    return r->has_record && is_known ? cli_json_number(value) : json_null();
 }
 
 static json_t *request_json(const decode_request *r)
 {
     return json_pack("{s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b}", "request", (int)r->row, "length",
-                     (int)r->length, "steps", (int)r->n_steps, "largest_error",
-                     recorded_json(r, isfinite(r->largest_error), r->largest_error), "mean_error",
-                     recorded_json(r, isfinite(r->mean_error), r->mean_error), "near_ties",
+                     (int)r->length, "steps", (int)r->n_steps, "largest_error", recorded_json(r, 1, r->largest_error),
+                     "mean_error", recorded_json(r, 1, r->mean_error), "near_ties",
                      r->has_record ? json_integer((json_int_t)r->n_near_ties) : json_null(), "largest_gap",
                      recorded_json(r, r->n_near_ties != 0, r->largest_gap), "allowed_gap",
                      recorded_json(r, r->n_near_ties != 0, r->allowed_gap), "unproven",
@@ -174,9 +172,9 @@ static json_t *layer_json(const char *path, const layer_file *layer, const decod
 {
     json_t *requests = json_array();
     for (uint32_t r = 0; r < result->n_requests; r++) {
-        json_array_append_new(requests, request_json(&result->requests[r]));
+        cli_json_append(requests, request_json(&result->requests[r]));
     }
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:o, s:f, s:f}", "file", path, "kind",
+    return json_pack("{s:o, s:s, s:i, s:i, s:s, s:o, s:f, s:f}", "file", cli_json_text(path), "kind",
                      layer_kind_name(layer->config.kind), "hidden_size", (int)layer->config.hidden_size, "heads",
                      (int)layer->config.n_heads, "cache", layer_cache_name(layer->config.cache), "requests", requests,
                      "joint_seconds", result->joint_seconds, "one_by_one_seconds", result->alone_seconds);
@@ -241,7 +239,7 @@ static int run_layer(const decode_options *o, session *s, uint32_t index, json_t
             }
             print_layer(path, &layer, result);
         } else {
-            json_array_append_new(documents, layer_json(path, &layer, result));
+            cli_json_append(documents, layer_json(path, &layer, result));
         }
     }
     if (requests == &other) {

@@ -34,7 +34,7 @@ static json_t *kernel_names(dsr_isa isa, dsr_exactness exactness, int *code)
     }
     json_t *names = json_array();
     for (uint32_t i = 0; i < dsr_registry_n_kernels(context); i++) {
-        json_array_append_new(names, json_string(dsr_registry_kernel_name(context, i)));
+        cli_json_append(names, json_string(dsr_registry_kernel_name(context, i)));
     }
     dsr_context_destroy(context);
     return names;
@@ -70,7 +70,7 @@ static json_t *describe_library(int *code)
     json_t *described = json_array();
     const char *chosen = chosen_level(code);
     for (size_t i = 0; i < N_LEVELS && *code == CLI_DONE; i++) {
-        json_array_append_new(described, describe_level(levels[i], code));
+        cli_json_append(described, describe_level(levels[i], code));
     }
     return json_pack("{s:s, s:i, s:[{s:s, s:i}, {s:s, s:i}], s:s*, s:o, s:[s, s]}", "version", dsr_version_string(),
                      "bits", (int)dsr_bits_version(), "backends", "name", "cpu", "devices",

@@ -1,6 +1,5 @@
 #include "replay.h"
 
-#include <math.h>
 #include <stdio.h>
 
 typedef struct replay_options {
@@ -110,15 +109,10 @@ static void print_text(const replay_options *o, const session *s, const replay_r
 
 /* ---- JSON -------------------------------------------------------------------------------------------------- */
 
-/* JSON has no infinity: an error that is not finite is null. */
-static json_t *number_json(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *error_json(const replay_error *error)
 {
-    return json_pack("{s:o, s:o}", "largest", number_json(error->largest), "of_allowed", number_json(error->fraction));
+    return json_pack("{s:o, s:o}", "largest", cli_json_number(error->largest), "of_allowed",
+                     cli_json_number(error->fraction));
 }
 
 static json_t *request_json(const replay_request *r)
@@ -136,25 +130,26 @@ static json_t *compressor_json(const replay_compressor *c)
 {
     return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:i, s:b, s:b}", "ratio", (int)c->ratio, "dim",
                      (int)c->dim, "rows", (int)c->n_rows, "longest", (int)c->longest, "shortest", (int)c->shortest,
-                     "groups", (int)c->n_groups, "largest_error", number_json(c->error.largest),
-                     "largest_error_in_bf16_units", number_json(c->error.fraction), "bf16_steps", (int)c->largest_steps,
-                     "joint_equals_alone", c->alone, "passed", replay_compressor_passed(c));
+                     "groups", (int)c->n_groups, "largest_error", cli_json_number(c->error.largest),
+                     "largest_error_in_bf16_units", cli_json_number(c->error.fraction), "bf16_steps",
+                     (int)c->largest_steps, "joint_equals_alone", c->alone, "passed", replay_compressor_passed(c));
 }
 
 static void print_json(const replay_options *o, const session *s, const replay_result *result, int passed)
 {
     json_t *requests = json_array(), *compressors = json_array();
     for (uint32_t i = 0; i < result->n_requests; i++) {
-        json_array_append_new(requests, request_json(&result->requests[i]));
+        cli_json_append(requests, request_json(&result->requests[i]));
     }
     for (uint32_t i = 0; i < result->n_compressors; i++) {
-        json_array_append_new(compressors, compressor_json(&result->compressors[i]));
+        cli_json_append(compressors, compressor_json(&result->compressors[i]));
     }
-    cli_print_json(json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:s, s:b}", "file", o->path, "backend",
-                             cli_backend_name(o->device.backend), "isa", dsr_isa_name(dsr_context_isa(s->context)),
-                             "exactness", cli_exactness_name(o->device.exactness), "threads", (int)o->device.n_threads,
-                             "heads", (int)result->n_heads, "index_heads", (int)result->n_index_heads, "requests",
-                             requests, "compressors", compressors, "digest", result->digest, "passed", passed));
+    cli_print_json(json_pack("{s:o, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:s, s:b}", "file", cli_json_text(o->path),
+                             "backend", cli_backend_name(o->device.backend), "isa",
+                             dsr_isa_name(dsr_context_isa(s->context)), "exactness",
+                             cli_exactness_name(o->device.exactness), "threads", (int)o->device.n_threads, "heads",
+                             (int)result->n_heads, "index_heads", (int)result->n_index_heads, "requests", requests,
+                             "compressors", compressors, "digest", result->digest, "passed", passed));
 }
 
 /* ------------------------------------------------------------------------------------------------------------ */

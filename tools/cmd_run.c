@@ -121,15 +121,15 @@ static void report_json(const run_options *o, const case_file *c, const session 
 {
     json_t *rows = json_array(), *outputs = json_array();
     for (uint32_t r = 0; r < c->n_rows; r++) {
-        json_array_append_new(rows, json_integer(c->rows[r]));
+        cli_json_append(rows, json_integer(c->rows[r]));
     }
     for (size_t i = 0; i < c->n_outputs; i++) {
-        json_array_append_new(outputs, json_string(c->outputs[i].name));
+        cli_json_append(outputs, cli_json_text(c->outputs[i].name));
     }
-    cli_print_json(json_pack("{s:s, s:o, s:s, s:s, s:s, s:i, s:s, s:o}", "op", o->op->name, "rows", rows, "backend",
+    cli_print_json(json_pack("{s:s, s:o, s:s, s:s, s:s, s:i, s:o, s:o}", "op", o->op->name, "rows", rows, "backend",
                              cli_backend_name(o->device.backend), "isa", dsr_isa_name(dsr_context_isa(s->context)),
                              "exactness", cli_exactness_name(o->device.exactness), "threads", (int)o->device.n_threads,
-                             "out", o->out, "outputs", outputs));
+                             "out", cli_json_text(o->out), "outputs", outputs));
 }
 
 static void report(const run_options *o, const case_file *c, const session *s)

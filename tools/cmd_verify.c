@@ -150,15 +150,15 @@ static void print_json(const verify_result *result)
     json_t *ops = json_array(), *levels = json_array();
     for (uint32_t i = 0; i < result->n_ops; i++) {
         const op_result *op = &result->ops[i];
-        json_array_append_new(ops, json_pack("{s:s, s:i, s:i, s:i, s:s}", "op", bit_op_name(op->op), "shapes",
-                                             (int)bit_n_shapes(op->op), "runs", (int)op->n_runs, "failed_shapes",
-                                             (int)op->n_failed_shapes, "first_difference", op->difference));
+        cli_json_append(ops, json_pack("{s:s, s:i, s:i, s:i, s:s}", "op", bit_op_name(op->op), "shapes",
+                                       (int)bit_n_shapes(op->op), "runs", (int)op->n_runs, "failed_shapes",
+                                       (int)op->n_failed_shapes, "first_difference", op->difference));
     }
     for (uint32_t i = 0; i < result->n_levels; i++) {
         const golden_result *golden = &result->golden[i];
-        json_array_append_new(levels, json_pack("{s:s, s:i, s:i, s:s}", "isa", golden->level, "golden",
-                                                (int)bit_golden_n_lines(), "wrong", (int)golden->n_wrong,
-                                                "first_difference", golden->difference));
+        cli_json_append(levels,
+                        json_pack("{s:s, s:i, s:i, s:s}", "isa", golden->level, "golden", (int)bit_golden_n_lines(),
+                                  "wrong", (int)golden->n_wrong, "first_difference", golden->difference));
     }
     cli_print_json(json_pack("{s:o, s:o, s:b}", "ops", ops, "levels", levels, "passed", passed(result)));
 }

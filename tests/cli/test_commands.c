@@ -11,10 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-#define DATA DSR_SOURCE_DIR "/data/open_ops.safetensors"
+#define DATA  DSR_SOURCE_DIR "/data/open_ops.safetensors"
+#define LAYER DSR_SOURCE_DIR "/data/layer_csa.safetensors"
 
 static void write_text(const char *path, const char *text)
 {
@@ -391,6 +393,55 @@ static void digest_is_sha256(void **state)
     }
 }
 
+/* The first request of the recorded layer, and its weights are elsewhere. */
+static void write_first_request(const char *path)
+{
+    char message[ST_MESSAGE_BYTES];
+    st_file *file = st_open(LAYER, message);
+    assert_non_null(file);
+    assert_true(st_write(path, st_find(file, "x.0"), 1, message));
+    st_close(file);
+}
+
+static void write_source(const char *path)
+{
+    static const float values[] = {1, 2};
+    char message[ST_MESSAGE_BYTES];
+    const st_tensor source = {.name = "source.0", .dtype = "F32", .n_dims = 1, .shape = {2}, .data = values};
+    assert_true(st_write(path, &source, 1, message));
+}
+
+/* JSON is UTF-8, a path need not be: what is none is replaced, and nothing is left out. */
+static void json_has_every_path(void **state)
+{
+#define BAD "\xff\xc3\xa4\xe2\x82.bad" /* bad, good, cut off */
+    static const char shown[] = "\xef\xbf\xbd\xc3\xa4\xef\xbf\xbd\xef\xbf\xbd.bad";
+    (void)state;
+    assert_int_equal(symlink(DATA, BAD), 0);
+    json_t *document = run_json("replay --json " BAD);
+    assert_string_equal(json_string_value(json_object_get(document, "file")), shown);
+    json_decref(document);
+    unlink(BAD);
+    assert_int_equal(symlink(LAYER, BAD), 0);
+    write_first_request("first.safetensors");
+    document = run_json("decode --json --requests first.safetensors --model " LAYER " " BAD);
+    const json_t *layers = json_object_get(document, "layers");
+    assert_int_equal(json_array_size(layers), 2);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(layers, 1), "file")), shown);
+    json_decref(document);
+    unlink(BAD);
+    write_text(BAD, "compressor rows=1 ratio=4 dim=128\n");
+    document = run_json("bench --json --seconds 0.001 --shapes " BAD);
+    assert_non_null(strstr(json_string_value(json_object_get(document, "command")), shown));
+    json_decref(document);
+    unlink(BAD);
+    write_source("source.safetensors");
+    document = run_json("run gather --json --in source.safetensors --out " BAD);
+    assert_string_equal(json_string_value(json_object_get(document, "out")), shown);
+    json_decref(document);
+#undef BAD
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -401,6 +452,7 @@ int main(void)
         cmocka_unit_test(bench_times_caches),
         cmocka_unit_test(bench_report_escapes_its_command),
         cmocka_unit_test(bench_checks_its_files_first),
+        cmocka_unit_test(json_has_every_path),
         cmocka_unit_test(says_what_bad_usage_is),
         cmocka_unit_test(says_once_what_is_no_option),
         cmocka_unit_test(says_what_is_wrong_with_the_environment),
