@@ -153,7 +153,8 @@ DSR_API dsr_status dsr_attention_prefill(dsr_attention *attention, dsr_sequence 
 /* The encoder of the layer's last step, for capture and replay. It stays the layer's; null before the first step.
  * Replay runs the step's commands again on the same memory: with every sequence of the step truncated by its tokens of
  * that step, it gives the same bytes, without advancing the positions; after it, truncate those sequences by 0 tokens
- * before anything else is done with them. */
+ * before anything else is done with them. Replay gives DSR_ERR_STATE, changing nothing, once one of those sequences was
+ * forked, grown, loaded or destroyed after the step; no graph captured from it may be launched then. */
 DSR_API dsr_encoder *dsr_attention_encoder(dsr_attention *attention);
 /* The compressed entries that a token of the layer's last step attended to, in order of selection: at most top_k
  * numbers into `entries`, which has room for top_k, and how many into *n_entries. Entry e stands for tokens 4 e to

@@ -358,6 +358,9 @@ dsr_status dsr_sequence_fork(dsr_sequence *sequence, dsr_sequence **fork)
     if (status != DSR_OK)
         return status;
     sequence->storage->n_owners++;
+    /* Whoever of the two writes first leaves this memory to the other one, under the commands of the last step. */
+    dsri_encoders_forget_memory(sequence->attention->context, sequence->storage->buffer,
+                                "belongs to a fork since then");
     created->position = sequence->position;
     created->max_truncate = sequence->max_truncate;
     *fork = created;

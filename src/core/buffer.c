@@ -82,8 +82,7 @@ void dsr_buffer_destroy(dsr_buffer *buffer)
     if (buffer->next)
         buffer->next->previous = buffer->previous;
     if (buffer->is_ours) {
-        const uint64_t begin = (uintptr_t)buffer->data;
-        dsri_encoders_forget_memory(context, begin, begin + buffer->size_bytes);
+        dsri_encoders_forget_memory(context, buffer, "was destroyed");
         context->backend->memory_release(context->device, buffer->data, (size_t)buffer->size_bytes,
                                          dsri_context_is_forked(context));
     }

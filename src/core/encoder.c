@@ -301,15 +301,16 @@ dsr_status dsri_encoder_append(dsr_encoder *encoder, dsri_op op, uint32_t n_rows
 
 /* ---- running ---- */
 
-void dsri_encoders_forget_memory(dsr_context *context, uint64_t begin, uint64_t end)
+void dsri_encoders_forget_memory(dsr_context *context, const dsr_buffer *buffer, const char *what)
 {
-    const dsr_range gone = {begin, end};
+    const uint64_t begin = (uintptr_t)buffer->data;
+    const dsr_range gone = {begin, begin + buffer->size_bytes};
     for (dsr_encoder *encoder = context->encoders; encoder; encoder = encoder->next) {
-        for (uint32_t i = 0; i < encoder->n_commands && !encoder->has_lost_memory; i++) {
+        for (uint32_t i = 0; i < encoder->n_commands && !encoder->lost_memory; i++) {
             const dsri_command *command = encoder->commands[i];
             if (dsri_ranges_overlap(command->reads, command->n_reads, &gone, 1) ||
                 dsri_ranges_overlap(command->writes, command->n_writes, &gone, 1))
-                encoder->has_lost_memory = 1;
+                encoder->lost_memory = what;
         }
     }
 }
@@ -320,8 +321,8 @@ static dsr_status run_commands(dsr_encoder *encoder)
     dsr_status status = dsri_context_check_usable(context);
     if (status != DSR_OK)
         return status;
-    if (encoder->has_lost_memory)
-        return dsri_fail(context, DSR_ERR_STATE, "encoder: a buffer that its commands use was destroyed");
+    if (encoder->lost_memory)
+        return dsri_fail(context, DSR_ERR_STATE, "encoder: a buffer that its commands use %s", encoder->lost_memory);
     if (!context->backend->runs_in_order)
         status = drain(encoder);
     if (status == DSR_OK && encoder->n_waves > 0)
@@ -381,6 +382,6 @@ dsr_status dsr_encoder_reset(dsr_encoder *encoder)
     encoder->n_commands = 0;
     encoder->n_waves = 0;
     encoder->is_submitted = 0;
-    encoder->has_lost_memory = 0;
+    encoder->lost_memory = NULL;
     return status;
 }

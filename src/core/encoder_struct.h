@@ -19,7 +19,7 @@ struct dsr_encoder {
     uint32_t waves_capacity;
     int is_submitted;
     int is_in_flight;
-    int has_lost_memory; /* a buffer under a command was destroyed */
+    const char *lost_memory; /* what became of a buffer under a command, so that no run may use it; null: nothing */
 };
 
 enum { DSRI_HAZARD_READ_AFTER_WRITE = 1, DSRI_HAZARD_WRITE_AFTER_READ = 2, DSRI_HAZARD_WRITE_AFTER_WRITE = 4 };

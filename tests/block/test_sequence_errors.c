@@ -266,6 +266,58 @@ static void selections(void **state)
     block_close(&f);
 }
 
+/* The step of a sequence that changed hands since then: a replay would write into memory of the fork, which no call
+ * named. */
+static void replays(void **state)
+{
+    enum { GONE, FORK_THEN_TRUNCATE, TRUNCATE_THEN_FORK, FORK_ALONE, FORK_OUTLIVES, GROW, LOAD, N_CASES };
+    const dsr_layer_kind kinds[] = {DSR_LAYER_WINDOW, DSR_LAYER_RATIO_4};
+    (void)state;
+    for (uint32_t i = 0; i < 2 * N_CASES; i++) {
+        const uint32_t which = i / 2;
+        block_fixture f;
+        block_open(&f, kinds[i % 2], NULL, NULL);
+        dsr_sequence *sequence = block_sequence(&f, 40), *fork = NULL;
+        assert_ok(block_prefill(&f, sequence, 31));
+        const dsr_step_entry entry = {sequence, 31, 1};
+        const dsr_step_desc step = block_step(&f, 1, &entry);
+        assert_ok(dsr_attention_decode(f.layer, &step)); /* completes an entry */
+        dsr_encoder *encoder = dsr_attention_encoder(f.layer);
+        block_state form = block_save(sequence);
+        if (which == FORK_THEN_TRUNCATE || which == FORK_ALONE || which == FORK_OUTLIVES)
+            assert_ok(dsr_sequence_fork(sequence, &fork));
+        if (which != FORK_ALONE && which != LOAD)
+            assert_ok(dsr_sequence_truncate(sequence, 1));
+        if (which == TRUNCATE_THEN_FORK) {
+            assert_ok(dsr_encoder_replay(encoder));
+            assert_ok(dsr_sequence_truncate(sequence, 0));
+            assert_ok(dsr_sequence_fork(sequence, &fork));
+        }
+        if (which == GROW)
+            assert_ok(dsr_sequence_grow(sequence, 50));
+        if (which == LOAD)
+            assert_ok(dsr_sequence_load(sequence, form.bytes, form.n_bytes));
+        if (which == GONE || which == FORK_OUTLIVES) {
+            dsr_sequence_destroy(sequence);
+            sequence = NULL;
+        }
+        free(form.bytes);
+        block_state before = {0};
+        if (fork)
+            before = block_save(fork);
+        memset(dsr_buffer_data(f.output), 0x5a, dsr_buffer_size(f.output));
+        assert_status(dsr_encoder_replay(encoder), DSR_ERR_STATE);
+        expect_text(&f, fork ? "encoder: a buffer that its commands use belongs to a fork"
+                             : "encoder: a buffer that its commands use was destroyed");
+        assert_int_equal(*(unsigned char *)dsr_buffer_data(f.output), 0x5a);
+        if (fork)
+            block_assert_unchanged(fork, &before);
+        dsr_sequence_destroy(sequence);
+        dsr_sequence_destroy(fork);
+        block_close(&f);
+    }
+}
+
 static void prefill_arguments(void **state)
 {
     step_fixture s;
@@ -528,6 +580,7 @@ int main(void)
         cmocka_unit_test(sequences_of_another_layer),
         cmocka_unit_test(too_many_tokens),
         cmocka_unit_test(selections),
+        cmocka_unit_test(replays),
         cmocka_unit_test(prefill_arguments),
         cmocka_unit_test(damaged_forms_of_every_kind),
         cmocka_unit_test(forms_of_other_layers),
