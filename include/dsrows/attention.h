@@ -110,11 +110,13 @@ DSR_API uint32_t dsr_sequence_max_truncate(const dsr_sequence *sequence);
 
 /* Bytes dsr_sequence_save writes. Equal states give equal bytes, whatever calls led to them. */
 DSR_API uint64_t dsr_sequence_save_bytes(const dsr_sequence *sequence);
-/* Save to memory of exactly that size. The form has a version, the layer's configuration, a fingerprint of its tensors
- * and a checksum. */
+/* Save to memory of exactly that size. The form has a version, the layer's configuration, a fingerprint of all bytes of
+ * its tensors and a checksum. It does not say on which device, instruction set or exactness the state was computed: the
+ * state is its bytes, and any context may go on from them. Where two contexts give the same bits, so do a save and a load
+ * between them; a state of a row-exact context may differ in bits from what a device-exact one would have computed. */
 DSR_API dsr_status dsr_sequence_save(const dsr_sequence *sequence, void *memory, uint64_t size_bytes);
 /* Replace a sequence's state by a saved one, growing if needed. A damaged or foreign form, or one of another
- * configuration or layer, gives DSR_ERR_FORMAT and changes nothing. */
+ * configuration, layer or version, gives DSR_ERR_FORMAT and changes nothing. */
 DSR_API dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory, uint64_t size_bytes);
 /* Save to a file: new, or a regular one, which is replaced when the new one is whole and on the disk and whose
  * permissions stay. A link leads to the file to replace. Anything else at `path` gives DSR_ERR_IO and stays as it is.

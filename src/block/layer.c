@@ -51,7 +51,6 @@ dsr_status dsr_attention_create(dsr_context *context, const dsr_attention_config
                                                        : DSR_INDEXER_SCALE;
     if (filled.kind == DSR_LAYER_RATIO_4)
         set_compressor(&layer->compressors[DSRI_INDEX], (uint32_t)filled.kind, DSR_INDEX_DIM);
-    layer->fingerprint = DSRI_HASH_START;
     status = dsri_layer_frequencies(layer);
     if (status == DSR_OK)
         status = dsri_layer_load(layer, lookup, lookup_user, prefix ? prefix : "");

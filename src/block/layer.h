@@ -185,14 +185,4 @@ dsr_status dsri_copy_states_and_rows(dsr_buffer *destination, const dsri_sequenc
 /* A layout of the states, the histories and the window ring alone. */
 void dsri_ring_layout_of(const dsri_sequence_layout *whole, dsri_sequence_layout *layout);
 
-/* FNV-1a, 64 bits: the hash of bytes that follow those of `hash`. */
-#define DSRI_HASH_START 0xcbf29ce484222325u
-static inline uint64_t dsri_hash_bytes(uint64_t hash, const void *bytes, uint64_t n_bytes)
-{
-    const unsigned char *at = bytes;
-    for (uint64_t i = 0; i < n_bytes; i++)
-        hash = (hash ^ at[i]) * 0x100000001b3u;
-    return hash;
-}
-
 #endif

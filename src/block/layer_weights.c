@@ -11,10 +11,7 @@ typedef struct loader {
     const char *prefix;
 } loader;
 
-enum {
-    MAX_TENSOR_NAME = 256,
-    HASHED_WEIGHT_BYTES = 4096 /* of each weight, for the fingerprint: telling layers apart needs no more */
-};
+enum { MAX_TENSOR_NAME = 256 };
 
 static const char *const weight_names[DSRI_N_WEIGHTS] = {
     [DSRI_WEIGHT_Q_A] = "q_a_proj.weight",
@@ -66,6 +63,42 @@ static weight_shape shape_of(const dsr_attention *layer, dsri_weight weight)
         break;
     }
     return (weight_shape){0, 0, 0};
+}
+
+/* Takes one more word into a hash. For either argument fixed it is a permutation of the other: two streams that differ
+ * in one word keep different hashes. */
+static uint64_t hash_word(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash << 29 | hash >> 35;
+}
+
+/* Four chains of words side by side, so that the memory and no multiplier sets the speed. */
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, uint64_t n_bytes)
+{
+    enum { N_LANES = 4, WORD_BYTES = 8, BLOCK_BYTES = N_LANES * WORD_BYTES };
+    const unsigned char *at = bytes;
+    uint64_t lanes[N_LANES] = {1, 2, 3, 4}, words[N_LANES];
+    for (uint64_t left = n_bytes; left != 0;) {
+        const uint64_t n = left < BLOCK_BYTES ? left : (uint64_t)BLOCK_BYTES;
+        if (n < BLOCK_BYTES)
+            memset(words, 0, sizeof words);
+        memcpy(words, at, n);
+        for (uint32_t i = 0; i < N_LANES; i++)
+            lanes[i] = hash_word(lanes[i], words[i]);
+        at += n;
+        left -= n;
+    }
+    hash = hash_word(hash, n_bytes);
+    for (uint32_t i = 0; i < N_LANES; i++)
+        hash = hash_word(hash, lanes[i]);
+    return hash;
+}
+
+/* Every byte of every tensor counts in the layer's fingerprint. */
+static void add_to_fingerprint(dsr_attention *layer, const void *bytes, uint64_t n_bytes)
+{
+    layer->fingerprint = hash_bytes(layer->fingerprint, bytes, n_bytes);
 }
 
 static dsr_status find(const loader *l, const char *name, char full_name[MAX_TENSOR_NAME], dsr_tensor *tensor)
@@ -152,7 +185,7 @@ static dsr_status load_parameters(const loader *l, const char *name, uint64_t ro
             values[i] = (uint32_t)half << 16;
         }
     }
-    l->layer->fingerprint = dsri_hash_bytes(l->layer->fingerprint, values, n * sizeof *values);
+    add_to_fingerprint(l->layer, values, n * sizeof *values);
     status = upload(l->layer, values, n * sizeof *values, buffer);
     dsri_release(&context->allocator, values, n * sizeof *values);
     return status;
@@ -172,10 +205,14 @@ static dsr_status find_scales(const loader *l, const char *name, const weight_sh
         return dsri_fail(l->layer->context, DSR_ERR_DTYPE, "attention: tensor %s must be f32 or u8 (E8M0), got %s",
                          full_name, dsr_dtype_name(scales.dtype));
     const uint64_t n_rows = (uint64_t)shape->n_groups * shape->n_outputs;
-    status = check_shape(l, full_name, &scales, (n_rows + 127) / 128, (shape->n_inputs + 127) / 128);
+    const uint64_t n_row_blocks = (n_rows + 127) / 128, n_input_blocks = (shape->n_inputs + 127) / 128;
+    status = check_shape(l, full_name, &scales, n_row_blocks, n_input_blocks);
+    if (status != DSR_OK)
+        return status;
     weights->scales = scales.data;
     weights->scales_dtype = scales.dtype;
-    return status;
+    add_to_fingerprint(l->layer, scales.data, n_row_blocks * n_input_blocks * dsr_dtype_size(scales.dtype));
+    return DSR_OK;
 }
 
 static dsr_status pack(dsr_attention *layer, dsri_weight weight, const dsr_projection_weights *weights)
@@ -215,7 +252,8 @@ static dsr_status load_weight(const loader *l, dsri_weight weight)
     if (tensor.dtype != DSR_DTYPE_BF16 && tensor.dtype != DSR_DTYPE_U8)
         return dsri_fail(l->layer->context, DSR_ERR_DTYPE, "attention: tensor %s must be bf16 or u8 (FP8 E4M3), got %s",
                          full_name, dsr_dtype_name(tensor.dtype));
-    status = check_shape(l, full_name, &tensor, (uint64_t)shape.n_groups * shape.n_outputs, shape.n_inputs);
+    const uint64_t n_rows = (uint64_t)shape.n_groups * shape.n_outputs;
+    status = check_shape(l, full_name, &tensor, n_rows, shape.n_inputs);
     if (status != DSR_OK)
         return status;
     dsr_projection_weights weights = DSR_PROJECTION_WEIGHTS_INIT;
@@ -224,9 +262,7 @@ static dsr_status load_weight(const loader *l, dsri_weight weight)
     weights.n_outputs = shape.n_outputs;
     weights.format = tensor.dtype == DSR_DTYPE_BF16 ? DSR_WEIGHT_BF16 : DSR_WEIGHT_FP8;
     weights.data = tensor.data;
-    l->layer->fingerprint =
-        dsri_hash_bytes(l->layer->fingerprint, tensor.data,
-                        tensor.size_bytes < HASHED_WEIGHT_BYTES ? tensor.size_bytes : (uint64_t)HASHED_WEIGHT_BYTES);
+    add_to_fingerprint(l->layer, tensor.data, n_rows * shape.n_inputs * dsr_dtype_size(tensor.dtype));
     if (weights.format == DSR_WEIGHT_FP8)
         status = find_scales(l, weight_names[weight], &shape, &weights);
     return status == DSR_OK ? pack(l->layer, weight, &weights) : status;

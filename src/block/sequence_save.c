@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum {
-    SAVE_VERSION = 1,
+    SAVE_VERSION = 2,
     N_CONFIG_WORDS = 16,
     N_LAYER_WORDS = N_CONFIG_WORDS + 2, /* that tell the layer */
     N_HEADER_WORDS = N_LAYER_WORDS + 1,
@@ -75,6 +75,15 @@ static void put_u64(unsigned char *to, uint64_t x)
 {
     put_u32(to, (uint32_t)x);
     put_u32(to + 4, (uint32_t)(x >> 32));
+}
+
+/* FNV-1a, 64 bits. */
+static uint64_t hash_bytes(const unsigned char *bytes, uint64_t n_bytes)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (uint64_t i = 0; i < n_bytes; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
 }
 
 /* One piece of the payload: rows of a ring, or plain rows, in device memory. */
@@ -187,7 +196,7 @@ dsr_status dsr_sequence_save(const dsr_sequence *sequence, void *memory, uint64_
         status = move_piece(sequence->storage->buffer, &pieces[i], bytes + end, 1);
         end += pieces[i].n_rows * pieces[i].row_bytes;
     }
-    put_u64(bytes + end, dsri_hash_bytes(DSRI_HASH_START, bytes, end));
+    put_u64(bytes + end, hash_bytes(bytes, end));
     return status;
 }
 
@@ -237,7 +246,7 @@ static dsr_status check_form(const dsr_sequence *sequence, const unsigned char *
                          "sequence: the saved sequence has %llu bytes, needs %llu at position %u",
                          (unsigned long long)size_bytes, (unsigned long long)needed, *position);
     unsigned char sum[CHECKSUM_BYTES];
-    put_u64(sum, dsri_hash_bytes(DSRI_HASH_START, bytes, size_bytes - CHECKSUM_BYTES));
+    put_u64(sum, hash_bytes(bytes, size_bytes - CHECKSUM_BYTES));
     if (memcmp(sum, bytes + size_bytes - CHECKSUM_BYTES, CHECKSUM_BYTES) != 0)
         return bad_form(sequence, "the saved sequence is damaged: its checksum is wrong");
     return DSR_OK;

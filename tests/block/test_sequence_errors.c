@@ -388,7 +388,8 @@ static void damaged_forms(dsr_layer_kind kind, uint32_t n_tokens, uint32_t strid
     memcpy(longer, form.bytes, form.n_bytes);
     assert_status(dsr_sequence_load(to, longer, form.n_bytes + 1), DSR_ERR_FORMAT);
     free(longer);
-    expect_word_refused(to, &form, 8, 2);           /* version */
+    expect_word_refused(to, &form, 8, 1);           /* version: of an older form */
+    expect_word_refused(to, &form, 8, 3);           /* of a newer one */
     expect_word_refused(to, &form, 12, 20);         /* header words */
     expect_word_refused(to, &form, 16, 5);          /* layer kind */
     expect_word_refused(to, &form, 16 + 18 * 4, 0); /* position */
@@ -443,6 +444,61 @@ static void forms_of_other_layers(void **state)
     block_assert_unchanged(to, &before);
     dsr_sequence_destroy(to);
     block_close(&f);
+}
+
+/* A form saved before one byte of a tensor changed. */
+static void expect_other_weights(block_fixture *f, const dsr_attention_config *config, const synthetic_weights *weights,
+                                 const block_state *form)
+{
+    dsr_attention *layer = NULL;
+    dsr_sequence *to = NULL;
+    assert_ok(dsr_attention_create(f->context, config, synthetic_lookup, (void *)(uintptr_t)weights, SYNTHETIC_PREFIX,
+                                   &layer));
+    assert_ok(dsr_sequence_create(layer, 9, &to));
+    assert_status(dsr_sequence_load(to, form->bytes, form->n_bytes), DSR_ERR_FORMAT);
+    expect_text(f, "sequence: saved by a layer with other weights");
+    dsr_sequence_destroy(to);
+    dsr_attention_destroy(layer);
+}
+
+/* Every tensor counts, to its last byte: scales, and weights of more than a few kilobytes. */
+static void forms_of_nearly_the_same_layer(void **state)
+{
+    static const synthetic_format formats[] = {SYNTHETIC_BF16, SYNTHETIC_FP8_F32, SYNTHETIC_FP8_E8M0};
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        block_fixture f;
+        block_open(&f, i == 0 ? DSR_LAYER_RATIO_4 : DSR_LAYER_WINDOW, NULL, NULL);
+        dsr_attention *layer = NULL;
+        dsr_sequence *from = NULL;
+        synthetic_weights weights;
+        synthetic_weights_init(&weights, &f.config, formats[i], 7);
+        assert_ok(dsr_attention_create(f.context, &f.config, synthetic_lookup, &weights, SYNTHETIC_PREFIX, &layer));
+        assert_ok(dsr_sequence_create(layer, 9, &from));
+        block_state form = block_save(from);
+        for (uint32_t t = 0; t < weights.n_tensors; t++) {
+            unsigned char *bytes = weights.tensors[t].data;
+            const uint64_t n = weights.tensors[t].tensor.size_bytes;
+            const uint64_t places[] = {0, n / 2, n - 1};
+            for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+                bytes[places[p]] ^= 1;
+                expect_other_weights(&f, &f.config, &weights, &form);
+                bytes[places[p]] ^= 1;
+            }
+            if (n >= 80) { /* the signs of two values in one lane of the hash */
+                bytes[7] ^= 0x80;
+                bytes[39] ^= 0x80;
+                expect_other_weights(&f, &f.config, &weights, &form);
+                bytes[7] ^= 0x80;
+                bytes[39] ^= 0x80;
+            }
+        }
+        block_assert_unchanged(from, &form);
+        dsr_sequence_destroy(from);
+        dsr_attention_destroy(layer);
+        synthetic_weights_free(&weights);
+        block_close(&f);
+    }
 }
 
 static void write_bytes(const char *path, const void *bytes, size_t n_bytes)
@@ -584,6 +640,7 @@ int main(void)
         cmocka_unit_test(prefill_arguments),
         cmocka_unit_test(damaged_forms_of_every_kind),
         cmocka_unit_test(forms_of_other_layers),
+        cmocka_unit_test(forms_of_nearly_the_same_layer),
         cmocka_unit_test(files),
         cmocka_unit_test(places),
     };
