@@ -122,7 +122,7 @@ DSR_API dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory,
  * permissions stay. A link leads to the file to replace. Anything else at `path` gives DSR_ERR_IO and stays as it is.
  */
 DSR_API dsr_status dsr_sequence_save_file(const dsr_sequence *sequence, const char *path);
-/* Load from a file, which is read no further than its header says. */
+/* Load from a regular file, which is read no further than its header says. Anything else at `path` gives DSR_ERR_IO. */
 DSR_API dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *path);
 
 /* ---- steps ------------------------------------------------------------------------------------------------ */

@@ -307,6 +307,12 @@ static dsr_status io_error(const dsr_sequence *sequence, const char *what, const
                      errno ? strerror(errno) : "short transfer");
 }
 
+static dsr_status not_regular(const dsr_sequence *sequence, const char *what, const char *path)
+{
+    return dsri_fail(sequence->attention->context, DSR_ERR_IO, "sequence: cannot %s %s: not a regular file", what,
+                     path);
+}
+
 enum { PATH_BYTES = 4096, MAX_PARTS = 100 };
 
 /* Where a file is written until it is whole: a name that is nobody's yet, beside the file it replaces, with the
@@ -374,8 +380,7 @@ static dsr_status write_file(const dsr_sequence *sequence, const char *path, con
         path = target;
     }
     if (!S_ISREG(found.st_mode))
-        return dsri_fail(sequence->attention->context, DSR_ERR_IO, "sequence: cannot write %s: not a regular file",
-                         path);
+        return not_regular(sequence, "write", path);
     return replace_file(sequence, path, &found, bytes, n_bytes);
 }
 
@@ -420,6 +425,26 @@ static dsr_status load_rest(dsr_sequence *sequence, FILE *file, const char *path
     return status;
 }
 
+/* Opens a regular file. A pipe without a writer would make a plain open wait. */
+static dsr_status open_regular(const dsr_sequence *sequence, const char *path, FILE **opened)
+{
+    struct stat found;
+    errno = 0;
+    const int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0)
+        return io_error(sequence, "open", path);
+    dsr_status status = DSR_OK;
+    if (fstat(file, &found) != 0)
+        status = io_error(sequence, "open", path);
+    else if (!S_ISREG(found.st_mode))
+        status = not_regular(sequence, "read", path);
+    else if ((*opened = fdopen(file, "rb")) == NULL)
+        status = io_error(sequence, "open", path);
+    if (status != DSR_OK)
+        (void)close(file);
+    return status;
+}
+
 dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *path)
 {
     if (sequence == NULL)
@@ -430,10 +455,11 @@ dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *path)
     dsr_status status = dsri_layer_check_usable(layer);
     if (status != DSR_OK)
         return status;
+    FILE *file;
+    status = open_regular(sequence, path, &file);
+    if (status != DSR_OK)
+        return status;
     errno = 0;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL)
-        return io_error(sequence, "open", path);
     unsigned char header[HEADER_BYTES];
     const size_t n = fread(header, 1, HEADER_BYTES, file);
     if (ferror(file))

@@ -614,6 +614,10 @@ static void places(void **state)
     const char *const bad[] = {fifo, dangling, directory};
     for (size_t i = 0; i < 3; i++) {
         const uint32_t before = mode_of(bad[i]);
+        alarm(60); /* the pipe has no writer to wait for */
+        assert_status(dsr_sequence_load_file(from, bad[i]), DSR_ERR_IO);
+        alarm(0);
+        assert_non_null(strstr(dsr_context_error_text(f.context), bad[i]));
         assert_status(dsr_sequence_save_file(from, bad[i]), DSR_ERR_IO);
         assert_non_null(strstr(dsr_context_error_text(f.context), bad[i]));
         assert_int_equal(mode_of(bad[i]), before);
