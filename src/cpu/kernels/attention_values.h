@@ -21,7 +21,8 @@ enum { BLOCK_TILES = 2 };
 enum {
     PAIR_FEATURES = 2 * VF_LANES,
     VALUE_PAIRS = VALUE_FEATURES / PAIR_FEATURES,
-    STEP_SLOTS = 8 /* between two of these, one pair is widened */
+    STEP_SLOTS = 8, /* between two of these, one pair is widened */
+    SLOTS_AHEAD = 8 /* prefetched: the lines of more rows in one place would not fit into the few sets they fall into */
 };
 
 typedef float value_chunk[VALUE_PAIRS][DSRI_CHUNK_SLOTS][PAIR_FEATURES]; /* in the order of widen_pair */
@@ -57,13 +58,13 @@ static inline widening widening_of(const attention_query *a, uint32_t feature, s
     return w;
 }
 
-/* Widens pairs up to `end`, at most `n`, and prefetches the same places a chunk further on. */
+/* Widens pairs up to `end`, at most `n`, and prefetches the same places of later slots. */
 static inline void widen_values(widening *w, size_t end, size_t n)
 {
     for (; w->done < end && n > 0; w->done++, n--) {
         const size_t slot = w->done / VALUE_PAIRS, pair = w->done % VALUE_PAIRS;
         const size_t offset = w->feature + pair * PAIR_FEATURES;
-        const size_t later = w->first_slot + slot + DSRI_CHUNK_SLOTS;
+        const size_t later = w->first_slot + slot + SLOTS_AHEAD;
         vec_prefetch(kv_row(w->query, later < w->n_selected ? later : w->n_selected - 1) + offset);
         widen_pair(kv_row(w->query, w->first_slot + slot) + offset, w->to[pair][slot]);
     }
