@@ -82,16 +82,6 @@ static inline vi row_pairs(dsri_cache_entry row, uint32_t f, int is_normal)
                      : vi_load_e4m3_pairs(row.values + f, exponent);
 }
 
-/* Likewise, in any block. */
-static inline vi any_row_pairs(dsri_cache_entry row, uint32_t f)
-{
-    const uint32_t scale = row.scales[f / ROW_BLOCK];
-    if (f < ROW_CODES && !row_scale_is_usual(scale)) {
-        return scale_pairs(vi_load_e4m3_pairs(row.values + f, 0), scale);
-    }
-    return row_pairs(row, f, row_block_is_normal(row, f / ROW_BLOCK * ROW_BLOCK));
-}
-
 /* Features [f, + ROW_BLOCK) of a packed row, f a multiple of ROW_BLOCK. */
 static inline void decode_row_block(dsri_cache_entry row, uint32_t f, uint16_t *to)
 {

@@ -16,19 +16,16 @@ enum { UNIT_HEADS = 2 * DSRI_HEAD_BLOCK };
 enum {
     COLUMN_WORDS = TILE_ROW_BYTES / 4, /* a row is N_COLUMNS columns of 32 features */
     N_COLUMNS = ROW_WORDS / COLUMN_WORDS,
-    COLUMNS_AHEAD = 2, /* taken before they are multiplied */
-    PRODUCT_SLOTS = 8, /* slots taken beside a product */
-    MAX_TASK_SLOTS = 3 * TILE_ROWS,
-    CACHE_LINE = 64
+    COLUMNS_AHEAD = 2, /* copied before they are multiplied */
+    PRODUCT_SLOTS = 8, /* slots copied beside a product */
+    MAX_TASK_SLOTS = 3 * TILE_ROWS
 };
 
 _Static_assert((int)LOGIT_SLOTS <= (int)MAX_TASK_SLOTS && SHORT_LOGIT_SLOTS <= LOGIT_SLOTS, "three tiles of slots");
 
 typedef struct logit_scratch {
-    dsri_cache_entry from[MAX_TASK_SLOTS]; /* rows of the task's slots in the cache, */
-    const uint8_t *later[MAX_TASK_SLOTS];  /* and of the next task's; past the end the last one again */
-    uint16_t *decoded[MAX_TASK_SLOTS];     /* packed ones: where they go as BF16 */
-    uint16_t unused[DSRI_HEAD_DIM];        /* likewise, of rows of another task */
+    const uint16_t *from[MAX_TASK_SLOTS];  /* rows of the task's slots, */
+    const uint16_t *later[MAX_TASK_SLOTS]; /* and of the next task's; past the end the last one again */
     uint32_t rows[MAX_TASK_SLOTS * ROW_STRIDE];
     float products[TILE_ROWS * DSRI_HEAD_BLOCK];
 } logit_scratch;
@@ -38,40 +35,29 @@ typedef struct logit_unit {
     logit_scratch *scratch;
     const uint32_t *panel; /* [pair of features][PANEL_HEADS] */
     uint32_t fetch;        /* the first of the later rows to prefetch, */
-    uint32_t n_fetch;      /* how many beside each product, */
-    uint32_t n_lines;      /* and of how many lines */
+    uint32_t n_fetch;      /* and how many beside each product */
     float *before[2];      /* where the products in the tiles go, of the first and the second half of their heads */
     uint32_t n;            /* slots of them */
 } logit_unit;
 
-/* What a unit does about the rows of its task. */
-typedef enum logit_rows { ROWS_ARE_THERE, COPY_ROWS, DECODE_ROWS } logit_rows;
-
-/* A column of slots [slot, + n) to where it is multiplied. */
-static inline void take_column(logit_scratch *scratch, logit_rows rows, uint32_t column, uint32_t slot, uint32_t n)
+static inline void copy_column(logit_scratch *scratch, uint32_t column, uint32_t slot, uint32_t n)
 {
-    const uint32_t feature = 2 * column * COLUMN_WORDS;
     for (uint32_t s = slot; s < slot + n; s++) {
-        const dsri_cache_entry from = scratch->from[s];
-        const vi pairs = rows == DECODE_ROWS ? any_row_pairs(from, feature)
-                                             : vi_load_pairs((const uint16_t *)(const void *)from.values + feature);
-        vi_store(scratch->rows + s * ROW_STRIDE + column * COLUMN_WORDS, pairs);
-        if (rows == DECODE_ROWS) {
-            vi_store_pairs(scratch->decoded[s] + feature, pairs);
-        }
+        vi_store(scratch->rows + s * ROW_STRIDE + column * COLUMN_WORDS,
+                 vi_load_pairs(scratch->from[s] + (size_t)2 * column * COLUMN_WORDS));
     }
 }
 
-/* What goes with product j of a column: slots of a later column to take, and later rows to prefetch. */
-static inline __attribute__((always_inline)) void beside_product(const logit_unit *u, logit_rows rows, uint32_t column,
+/* What goes with product j of a column: slots of a later column to copy, and later rows to prefetch. */
+static inline __attribute__((always_inline)) void beside_product(const logit_unit *u, int copies, uint32_t column,
                                                                  uint32_t j)
 {
-    if (rows != ROWS_ARE_THERE && column + COLUMNS_AHEAD < N_COLUMNS) {
-        take_column(u->scratch, rows, column + COLUMNS_AHEAD, j * PRODUCT_SLOTS, PRODUCT_SLOTS);
+    if (copies && column + COLUMNS_AHEAD < N_COLUMNS) {
+        copy_column(u->scratch, column + COLUMNS_AHEAD, j * PRODUCT_SLOTS, PRODUCT_SLOTS);
     }
-    const uint8_t *const *later = u->scratch->later + u->fetch + j * u->n_fetch;
-    for (uint32_t i = 0; i < u->n_fetch && column < u->n_lines; i++) {
-        prefetch_to_l2(later[i] + column * CACHE_LINE);
+    const uint16_t *const *later = u->scratch->later + u->fetch + j * u->n_fetch;
+    for (uint32_t i = 0; i < u->n_fetch; i++) {
+        prefetch_to_l2(later[i] + (size_t)2 * column * COLUMN_WORDS);
     }
 }
 
@@ -89,7 +75,7 @@ static inline __attribute__((always_inline)) void beside_product(const logit_uni
 
 #define START_PRODUCTS(c)                                                                                              \
     do {                                                                                                               \
-        if (column == 0 && rows == ROWS_ARE_THERE) {                                                                   \
+        if (column == 0 && !copies) {                                                                                  \
             STORE_PRODUCTS(c, u);                                                                                      \
         }                                                                                                              \
         if (column == 0) {                                                                                             \
@@ -98,95 +84,70 @@ static inline __attribute__((always_inline)) void beside_product(const logit_uni
     } while (0)
 
 /* Operands of a column as tiles: slots in tile 6, heads in tile 7. */
-static inline __attribute__((always_inline)) void multiply_column(const logit_unit *u, logit_rows rows, int n_tiles,
+static inline __attribute__((always_inline)) void multiply_column(const logit_unit *u, int copies, int n_tiles,
                                                                   uint32_t column)
 {
     enum { PANEL_BYTES = PANEL_HEADS * 4, ROW_BYTES = ROW_STRIDE * 4 };
-    const uint32_t *slots = u->scratch->rows + column * COLUMN_WORDS;
+    const uint32_t *rows = u->scratch->rows + column * COLUMN_WORDS;
     const uint32_t *panel = u->panel + (size_t)column * TILE_ROWS * PANEL_HEADS;
-    tile_load(6, slots, ROW_BYTES);
+    tile_load(6, rows, ROW_BYTES);
     tile_load(7, panel, PANEL_BYTES);
     START_PRODUCTS(0);
     tile_dots(0, 6, 7);
-    beside_product(u, rows, column, 0);
+    beside_product(u, copies, column, 0);
     tile_load(7, panel + VF_LANES, PANEL_BYTES);
     START_PRODUCTS(1);
     tile_dots(1, 6, 7);
-    beside_product(u, rows, column, 1);
+    beside_product(u, copies, column, 1);
     if (n_tiles > 1) {
-        tile_load(6, slots + TILE_ROWS * ROW_STRIDE, ROW_BYTES);
+        tile_load(6, rows + TILE_ROWS * ROW_STRIDE, ROW_BYTES);
         START_PRODUCTS(3);
         tile_dots(3, 6, 7);
-        beside_product(u, rows, column, 2);
+        beside_product(u, copies, column, 2);
         tile_load(7, panel, PANEL_BYTES);
         START_PRODUCTS(2);
         tile_dots(2, 6, 7);
-        beside_product(u, rows, column, 3);
+        beside_product(u, copies, column, 3);
     }
     if (n_tiles > 2) {
-        tile_load(6, slots + 2 * TILE_ROWS * ROW_STRIDE, ROW_BYTES);
+        tile_load(6, rows + 2 * TILE_ROWS * ROW_STRIDE, ROW_BYTES);
         START_PRODUCTS(4);
         tile_dots(4, 6, 7);
-        beside_product(u, rows, column, 4);
+        beside_product(u, copies, column, 4);
         tile_load(7, panel + VF_LANES, PANEL_BYTES);
         START_PRODUCTS(5);
         tile_dots(5, 6, 7);
-        beside_product(u, rows, column, 5);
+        beside_product(u, copies, column, 5);
     }
 }
 
-static inline __attribute__((always_inline)) void multiply_unit(const logit_unit *unit, logit_rows rows, int n_tiles)
+static inline __attribute__((always_inline)) void multiply_unit(const logit_unit *unit, int copies, int n_tiles)
 {
     const logit_unit copy = *unit, *const u = &copy;
-    multiply_column(u, rows, n_tiles, 0);
+    multiply_column(u, copies, n_tiles, 0);
     for (uint32_t column = 1; column < N_COLUMNS; column++) {
-        multiply_column(u, rows, n_tiles, column);
+        multiply_column(u, copies, n_tiles, column);
     }
 }
 
-/* Where n_rows rows of a task are, n of which are its own, and those of the next one. */
-static inline void find_task_rows(const attention_query *a, size_t first, uint32_t n, uint32_t n_rows,
-                                  logit_scratch *scratch)
-{
-    const size_t last = n_selected(a) - 1;
-    for (uint32_t s = 0; s < n_rows; s++) {
-        const size_t slot = first + s, next = slot + logit_slots(a->row);
-        const size_t here = slot < last ? slot : last, later = next < last ? next : last;
-        if (rows_are_packed(a)) {
-            scratch->from[s] = kv_entry(a, here);
-            scratch->later[s] = kv_entry(a, later).values;
-            scratch->decoded[s] = s < n ? decoded_row(a, slot) : scratch->unused;
-            prefetch_to_l2(kv_entry(a, later).scales);
-        } else {
-            scratch->from[s].values = (const void *)kv_row(a, here);
-            scratch->later[s] = (const void *)kv_row(a, later);
-        }
-    }
-}
-
-/* Products of n slots of a task, (n_tiles - 1) * TILE_ROWS < n, with all heads. The first unit takes the rows. */
+/* Products of n slots of a task, (n_tiles - 1) * TILE_ROWS < n, with all heads. The first unit copies the rows. */
 static inline __attribute__((always_inline)) void multiply_tiles(int n_tiles, const attention_query *a, size_t first,
                                                                  uint32_t n, logit_scratch *scratch)
 {
     const uint32_t n_rows = (uint32_t)n_tiles * TILE_ROWS, n_units = a->n_heads / UNIT_HEADS;
-    const logit_rows rows = rows_are_packed(a) ? DECODE_ROWS : COPY_ROWS;
-    logit_unit u = {.scratch = scratch,
-                    .n_fetch = PRODUCT_SLOTS / n_units,
-                    .n_lines = (rows == DECODE_ROWS ? DSRI_FP8_ROW_BYTES : 2 * DSRI_HEAD_DIM) / CACHE_LINE,
-                    .n = n};
-    find_task_rows(a, first, n, n_rows, scratch);
+    logit_unit u = {.scratch = scratch, .n_fetch = PRODUCT_SLOTS / n_units, .n = n};
+    find_rows(a, first, n_rows, scratch->from);
+    find_rows(a, first + logit_slots(a->row), n_rows, scratch->later);
     for (uint32_t column = 0; column < COLUMNS_AHEAD; column++) {
-        take_column(scratch, rows, column, 0, n_rows);
+        copy_column(scratch, column, 0, n_rows);
     }
     for (uint32_t i = 0; i < n_units; i++) {
         u.panel = q_panel(a, i * UNIT_HEADS);
         u.fetch = i * n_rows / n_units;
-        if (i > 0) {
-            multiply_unit(&u, ROWS_ARE_THERE, n_tiles);
-        } else if (rows == COPY_ROWS) {
-            multiply_unit(&u, COPY_ROWS, n_tiles);
+        if (i == 0) {
+            multiply_unit(&u, 1, n_tiles);
         } else {
-            multiply_unit(&u, DECODE_ROWS, n_tiles);
+            multiply_unit(&u, 0, n_tiles);
         }
         u.before[0] = weight_at(a, i * UNIT_HEADS, first);
         u.before[1] = weight_at(a, i * UNIT_HEADS + DSRI_HEAD_BLOCK, first);
@@ -205,6 +166,9 @@ static inline __attribute__((always_inline)) void multiply_tiles(int n_tiles, co
 
 static inline void multiply_slots(const attention_query *a, size_t first, uint32_t n, logit_scratch *scratch)
 {
+    for (uint32_t s = 0; rows_are_packed(a) && s < n; s++) {
+        decode_slot(a, first + s);
+    }
     if (n > 2 * TILE_ROWS) {
         multiply_tiles(3, a, first, n, scratch);
     } else if (n > TILE_ROWS) {
