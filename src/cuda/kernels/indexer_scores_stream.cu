@@ -7,7 +7,7 @@
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* bulk copies */
 
-enum { STREAM_WARPS = INDEX_TILE / ROW_KEYS, STREAM_THREADS = 32 * STREAM_WARPS, STREAM_STAGES = 4 };
+enum { STREAM_WARPS = INDEX_TILE / ROW_KEYS, STREAM_THREADS = 32 * STREAM_WARPS, STREAM_STAGES = 2 };
 
 struct stream_ring {
     uint4 keys[STREAM_STAGES][ROW_KEYS][KEY_WORDS];
@@ -106,18 +106,15 @@ template <int NTILES>
 static __device__ __forceinline__ void score_piece(const dsri_indexer_plan &plan, uint32_t number, uint32_t end,
                                                    stream_ring &ring)
 {
-    enum { AT_FIRST = 2 }; /* copies before the heads, which the first products wait for and all copies would delay */
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t slot = 0, parity = 0, to_bring = number + STREAM_STAGES, batch_end = number + 32;
     stream_query<NTILES> query;
     key_piece piece = {nullptr, 0}; /* of tile batch_end - 32 + lane */
     if (number + lane < end)
         piece = find_keys(plan, number + lane);
-    if (lane < AT_FIRST && number + lane < end)
+    if (lane < STREAM_STAGES && number + lane < end)
         bring_keys(piece, lane, ring);
     enter_query(plan, number, query);
-    if (lane >= AT_FIRST && lane < STREAM_STAGES && number + lane < end)
-        bring_keys(piece, lane, ring);
 #pragma unroll 1
     for (; number < end; number++, to_bring++) {
         float dots[NTILES][4], sums[2];

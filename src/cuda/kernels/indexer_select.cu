@@ -12,6 +12,7 @@ extern "C" __global__ void __launch_bounds__(SELECT_THREADS)
     indexer_query at;
     find_query(plan, blockIdx.x, at);
     prepare_select<SELECT_THREADS>(shared);
+    __syncthreads();
     wait_for_prior_launch();
     select_query<SELECT_THREADS>(at, plan.top_k, shared);
 }

@@ -1,8 +1,13 @@
 /* Exact top-k of one query's scores by one block, in the order (greater score, lower index).
  *
- * Values (scores as ordered words, or maxima of 16 scores) lie in shared memory, in pieces if there are many. Counting
- * them in windows of 2,048 bins from the greatest down finds a bound that at least k and not many more reach; a crowded
- * bin is cut into finer bins, at last by index. What reaches the bound is sorted by counting and written. */
+ * In the usual case values (scores, or maxima of 16 scores) stay in registers. They are counted once, in bins of equal
+ * width between a value that k surely reach and the greatest: the counts say which bins have the k best and where each
+ * value goes when those are sorted.
+ *
+ * Where many fall in one of these bins, and for longer lists, values (as ordered words) lie in shared memory, in pieces
+ * if there are many. Counting them in windows of 2,048 bins from the greatest down finds a bound that at least k and
+ * not many more reach; a crowded bin is cut into finer bins, at last by index. What reaches the bound is sorted by
+ * counting and written. */
 #ifndef DSRI_INDEXER_SELECT_CUH
 #define DSRI_INDEXER_SELECT_CUH
 
@@ -13,8 +18,10 @@ enum {
     SELECT_BINS = 2048,
     SELECT_BIN_SLOTS = 2308,
     SELECT_ITEMS = 4096,
-    SELECT_BLOCKS = 2048,
-    SELECT_FIRST_SHIFT = 15
+    SELECT_BLOCKS = 2048 + 64,
+    SELECT_FIRST_SHIFT = 15,
+    SELECT_CROWD = 64, /* values of a bin that are still sorted by comparing each two */
+    SELECT_FEW = 2048 + SELECT_CROWD
 };
 
 struct select_shared {
@@ -25,12 +32,22 @@ struct select_shared {
             uint32_t places[SELECT_ITEMS];
         };
     };
-    uint64_t items[SELECT_ITEMS];    /* value << 32 | ~key: greater is better */
+    union {
+        uint64_t items[SELECT_ITEMS]; /* value << 32 | ~key: greater is better */
+        struct {                      /* in the usual case: */
+            uint64_t few[SELECT_FEW];
+            uint32_t starts[SELECT_BINS + 1]; /* of bins, within the bins of a warp */
+            uint32_t bases[32][33];           /* of the bins of each warp, and of none: every warp has its own copy */
+        };
+    };
     uint32_t bins[SELECT_BIN_SLOTS]; /* those past SELECT_BINS are empty: threads may own some */
+    uint32_t taken[SELECT_BINS];     /* of each bin so far, in the usual case */
+    uint32_t n_listed, n_few;        /* groups and values that reach a bound, in the usual case */
     uint32_t blocks[SELECT_BLOCKS];
     uint32_t warp_sums[32];
     uint32_t bin, before, inside, total; /* of the last search */
-    uint32_t top, least;                 /* of the values, in the usual case */
+    uint32_t tops[32], leasts[32];       /* of the values of each warp, in the usual case */
+    uint32_t is_crowded;
 };
 
 /* Values to choose from: scores of all keys, of all keys of the listed groups of 16, or maxima of groups. */
@@ -388,6 +405,8 @@ static __device__ __forceinline__ void load_own(const select_source &from, uint3
     const float none = __uint_as_float(0xff800000u);
 #pragma unroll
     for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++) {
+        if (4 * (first + j * THREADS) >= from.n)
+            break;
         const uint32_t i = first + j * THREADS + threadIdx.x;
         own[j] = make_float4(none, none, none, none);
         if (4 * i < from.n)
@@ -395,178 +414,300 @@ static __device__ __forceinline__ void load_own(const select_source &from, uint3
     }
 }
 
-/* A bound that k of the values reach, and not many more if they are spread: k of the greatest of each four reach it, or
- * of the values if there are but 4 * THREADS. Above EXCLUDED if those are fewer. Gives the greatest value too. */
-template <int THREADS>
-static __device__ __forceinline__ uint32_t bound_of_own(const float4 own[SELECT_OWN<THREADS>], bool are_few, uint32_t k,
-                                                        uint32_t &greatest, select_shared &shared)
+/* Bins of equal width in which values from `least` to `top` fall, the greatest in bin 0. */
+struct select_scale {
+    float top, least, bins_per_unit;
+};
+
+static __device__ __forceinline__ select_scale scale_from(float top, float least)
 {
-    uint32_t best[SELECT_OWN<THREADS>] = {};
-    if (are_few) {
-        best[0] = ordered_score(own[0].x);
-        best[1] = ordered_score(own[0].y);
-        best[2] = ordered_score(own[0].z);
-        best[3] = ordered_score(own[0].w);
-    } else {
-#pragma unroll
-        for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++)
-            best[j] = ordered_score(fmaxf(fmaxf(own[j].x, own[j].y), fmaxf(own[j].z, own[j].w)));
-    }
-    uint32_t top = 0, least = 0xffffffffu;
+    return select_scale{top, least, __fdividef((float)(SELECT_BINS - 1), __fadd_rn(top, -least))};
+}
+
+/* Never greater for a greater value. */
+static __device__ __forceinline__ uint32_t bin_of(const select_scale &scale, float v)
+{
+    const float x = __fmaf_rn(__fadd_rn(scale.top, -v), scale.bins_per_unit, 0x1p23f); /* an integer in the low bits */
+    return min(__float_as_uint(x) - __float_as_uint(0x1p23f), (uint32_t)(SELECT_BINS - 1));
+}
+
+/* The scale of a thread's values, n of all threads, from a value that k of them reach (or all that are not excluded)
+ * on. Its bins_per_unit is 0, infinite or NaN if there is none. */
+template <int THREADS>
+static __device__ __forceinline__ select_scale scale_of_own(const float4 own[SELECT_OWN<THREADS>], uint32_t n,
+                                                            uint32_t k, select_shared &shared)
+{
+    constexpr uint32_t WARPS = THREADS / 32;
+    const uint32_t n_fours = (n + 3) / 4, lane = threadIdx.x % 32;
+    const float none = __uint_as_float(0x7f800000u);
+    float most = -none, least = none;
 #pragma unroll
     for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++) {
-        top = max(top, best[j]);
-        least = best[j] > EXCLUDED ? min(least, best[j]) : least;
+        if (j * THREADS >= n_fours)
+            break;
+        most = fmaxf(fmaxf(fmaxf(most, own[j].x), fmaxf(own[j].y, own[j].z)), own[j].w);
     }
-    top = __reduce_max_sync(0xffffffffu, top);
-    least = __reduce_min_sync(0xffffffffu, least);
-    if (threadIdx.x % 32 == 0) {
-        atomicMax(&shared.top, top);
-        atomicMin(&shared.least, least);
+    if (min(n_fours, (uint32_t)THREADS) < k) {
+#pragma unroll
+        for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++) {
+            if (j * THREADS >= n_fours)
+                break;
+            least = fminf(least, own[j].x > -none ? own[j].x : none);
+            least = fminf(least, own[j].y > -none ? own[j].y : none);
+            least = fminf(least, own[j].z > -none ? own[j].z : none);
+            least = fminf(least, own[j].w > -none ? own[j].w : none);
+        }
+    } else if (threadIdx.x < n_fours) { /* the greatest of a thread's values, or of some threads' */
+        least = most;
+    }
+    if (n_fours >= THREADS) {
+#pragma unroll 1
+        for (uint32_t s = 1; s < 32 && THREADS / (2 * s) >= k; s *= 2)
+            least = fmaxf(least, __shfl_xor_sync(0xffffffffu, least, s));
+    }
+    const uint32_t top_of_warp = __reduce_max_sync(0xffffffffu, ordered_score(most));
+    const uint32_t least_of_warp = __reduce_min_sync(0xffffffffu, ordered_score(least));
+    if (lane == 0) {
+        shared.tops[threadIdx.x / 32] = top_of_warp;
+        shared.leasts[threadIdx.x / 32] = least_of_warp;
     }
     __syncthreads();
-    greatest = top = shared.top;
-    least = shared.least;
-    if (top < least)
-        return EXCLUDED + 1;
-    for (uint32_t needed = k, shift = shift_for(top - least);;) {
+    const uint32_t warp = lane < WARPS ? lane : 0;
+    return scale_from(score_of_ordered(__reduce_max_sync(0xffffffffu, shared.tops[warp])),
+                      score_of_ordered(__reduce_min_sync(0xffffffffu, shared.leasts[warp])));
+}
+
+/* Counts a thread's values in bins. */
+template <int THREADS>
+static __device__ __forceinline__ void count_own(const float4 own[SELECT_OWN<THREADS>], uint32_t n_fours,
+                                                 const select_scale &scale, select_shared &shared)
+{
 #pragma unroll
-        for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++)
-            if (best[j] - least <= top - least)
-                atomicAdd(&shared.bins[(top - best[j]) >> shift], 1u);
-        find_bin<THREADS>(needed, shared);
-        if (shared.total < needed)
-            return EXCLUDED + 1;
-        needed -= shared.before;
-        top -= shared.bin << shift;
-        const uint32_t width = (1u << shift) - 1;
-        least = top - least > width ? top - width : least;
-        if (shift == 0 || shared.inside <= needed + k / 16)
-            return least;
-        shift = shift > 11 ? shift - 11 : 0;
+    for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++) {
+        if (j * THREADS >= n_fours)
+            break;
+        const float four[4] = {own[j].x, own[j].y, own[j].z, own[j].w};
+#pragma unroll
+        for (uint32_t e = 0; e < 4; e++)
+            if (four[e] >= scale.least)
+                atomicAdd(&shared.bins[bin_of(scale, four[e])], 1u);
     }
 }
 
-/* Marks the thread's values that reach the bound, bit 4 * j + e for value e of its four j, and keeps the fours where
- * they can be numbered. */
+/* The best bins: those with the k best values. */
+struct select_best {
+    uint32_t last_bin, n; /* values in them */
+};
+
+/* Where bins start, from their counts, which are zeros then; says in shared memory if one of the best is crowded. */
+template <int THREADS> static __device__ __forceinline__ select_best start_best(uint32_t k, select_shared &shared)
+{
+    constexpr uint32_t OWN = SELECT_BINS / THREADS, WARPS = THREADS / 32;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = threadIdx.x * OWN;
+    uint32_t counts[OWN], mine = 0, most = 0;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t i = 0; i < OWN; i++) {
+        counts[i] = shared.bins[first + i];
+        shared.bins[first + i] = 0;
+        mine += counts[i];
+        most = max(most, counts[i]);
+    }
+    uint32_t sum = mine;
+#pragma unroll
+    for (uint32_t s = 1; s < 32; s *= 2) {
+        const uint32_t other = __shfl_up_sync(0xffffffffu, sum, s);
+        sum += lane >= s ? other : 0;
+    }
+    uint32_t start = sum - mine;
+#pragma unroll
+    for (uint32_t i = 0; i < OWN; i++) {
+        shared.starts[first + i] = start;
+        start += counts[i];
+    }
+    if (lane == 31)
+        shared.warp_sums[warp] = sum;
+    if (threadIdx.x == 0)
+        shared.starts[SELECT_BINS] = 0;
+    __syncthreads();
+    const uint32_t of_warp = lane < WARPS ? shared.warp_sums[lane] : 0;
+    uint32_t base = of_warp;
+#pragma unroll
+    for (uint32_t s = 1; s < 32; s *= 2) {
+        const uint32_t other = __shfl_up_sync(0xffffffffu, base, s);
+        base += lane >= s ? other : 0;
+    }
+    uint32_t *bases = shared.bases[warp];
+    bases[lane + 1] = base;
+    base -= of_warp;
+    if (lane == 0)
+        bases[0] = 0;
+    __syncwarp();
+    const uint32_t last_warp = 31 - (uint32_t)__clz((int)__ballot_sync(0xffffffffu, lane < WARPS && base < k));
+    uint32_t n_best = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < OWN; i++)
+        n_best += __popc(
+            __ballot_sync(0xffffffffu, bases[last_warp] + shared.starts[last_warp * 32 * OWN + i * 32 + lane] < k));
+    select_best best;
+    best.last_bin = last_warp * 32 * OWN + n_best - 1;
+    const uint32_t end = best.last_bin + 1;
+    best.n = bases[end / (32 * OWN)] + shared.starts[end];
+    if (most > SELECT_CROWD && bases[warp] + sum - mine < k) /* about: a bin further may do it */
+        shared.is_crowded = 1;
+    return best;
+}
+
+/* Where the first value of a bin goes. */
 template <int THREADS>
-static __device__ __forceinline__ uint32_t mark_own(const float4 own[SELECT_OWN<THREADS>], float bound,
-                                                    select_shared &shared)
+static __device__ __forceinline__ uint32_t start_of_bin(uint32_t bin, const select_shared &shared)
+{
+    return shared.bases[threadIdx.x / 32][bin / (SELECT_BINS / (THREADS / 32))] + shared.starts[bin];
+}
+
+/* A value below which none falls in bins up to `bin`; least at least. */
+static __device__ __forceinline__ float cut_at(const select_scale &scale, uint32_t bin)
+{
+    return fmaxf(scale.least, __fadd_rn(scale.top, -__fdividef((float)(bin + 1), scale.bins_per_unit)));
+}
+
+/* Calls take(place, value, number) for those of a thread's values, from four `first` on, that reach the cut; places
+ * follow *n_taken, in any order. */
+template <int THREADS, typename Take>
+static __device__ __forceinline__ void take_own(const float4 own[SELECT_OWN<THREADS>], uint32_t first, uint32_t n_fours,
+                                                float cut, uint32_t *n_taken, select_shared &shared, Take take)
 {
     static_assert(SELECT_OWN<THREADS> <= 8, "a mark for each of a thread's values");
-    float4 *kept = reinterpret_cast<float4 *>(shared.values) + threadIdx.x;
+    const uint32_t lane = threadIdx.x % 32;
+    float *kept = reinterpret_cast<float *>(shared.values) + 4 * threadIdx.x; /* where they can be numbered */
     uint32_t marks = 0;
 #pragma unroll
     for (uint32_t j = 0; j < SELECT_OWN<THREADS>; j++) {
-        kept[j * THREADS] = own[j];
-        marks |= own[j].x >= bound ? 1u << 4 * j : 0;
-        marks |= own[j].y >= bound ? 2u << 4 * j : 0;
-        marks |= own[j].z >= bound ? 4u << 4 * j : 0;
-        marks |= own[j].w >= bound ? 8u << 4 * j : 0;
+        if (j * THREADS >= n_fours)
+            break;
+        *reinterpret_cast<float4 *>(kept + j * 4 * THREADS) = own[j];
+        marks |= own[j].x >= cut ? 1u << 4 * j : 0;
+        marks |= own[j].y >= cut ? 2u << 4 * j : 0;
+        marks |= own[j].z >= cut ? 4u << 4 * j : 0;
+        marks |= own[j].w >= cut ? 8u << 4 * j : 0;
     }
-    return marks;
-}
-
-/* Calls take(value, number) for the marked values of those from four `first` on. */
-template <int THREADS, typename Take>
-static __device__ __forceinline__ void take_marked(uint32_t marks, uint32_t first, const select_shared &shared,
-                                                   Take take)
-{
-    const float *kept = reinterpret_cast<const float *>(shared.values) + 4 * threadIdx.x;
+    const uint32_t n = (uint32_t)__popc(marks);
+    uint32_t place = n, start = 0;
+#pragma unroll
+    for (uint32_t s = 1; s < 32; s *= 2) {
+        const uint32_t other = __shfl_up_sync(0xffffffffu, place, s);
+        place += lane >= s ? other : 0;
+    }
+    if (lane == 31 && place)
+        start = atomicAdd(n_taken, place);
+    place += __shfl_sync(0xffffffffu, start, 31) - n;
 #pragma unroll 1
-    for (; marks; marks &= marks - 1) {
+    for (; marks; marks &= marks - 1, place++) {
         const uint32_t bit = (uint32_t)__ffs((int)marks) - 1, at = bit / 4 * (4 * THREADS) + bit % 4;
-        take(kept[at], 4 * (first + threadIdx.x) + at);
+        if (place < SELECT_FEW)
+            take(place, kept[at], 4 * (first + threadIdx.x) + at);
     }
 }
 
-/* Lists the groups of which k of the greatest keys are; gives how many, SELECT_BLOCKS + 1 if there is no room. */
-template <int THREADS>
-static __device__ __forceinline__ uint32_t list_groups(const select_source &groups, uint32_t k, uint32_t &bound,
-                                                       uint32_t &greatest, select_shared &shared)
+static __device__ __forceinline__ bool is_usable(const select_scale &scale)
 {
+    return scale.bins_per_unit > 0x1p-100f && scale.bins_per_unit < 0x1p100f;
+}
+
+/* Lists the groups of which k of the greatest keys are: `from` is their keys then, and the scale that of the groups. */
+template <int THREADS>
+static __device__ __forceinline__ bool list_groups(const indexer_query &at, uint32_t k, select_source &from,
+                                                   select_scale &scale, select_shared &shared)
+{
+    const uint32_t n_groups = (at.n_seen + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK, n_fours = (n_groups + 3) / 4;
+    const select_source groups = {at.maxima, nullptr, n_groups, n_groups};
     float4 own[SELECT_OWN<THREADS>];
-    uint32_t n;
     load_own<THREADS>(groups, 0, own);
-    bound = bound_of_own<THREADS>(own, groups.n <= 4 * THREADS, k, greatest, shared);
-    const uint32_t marks = mark_own<THREADS>(own, score_of_ordered(bound), shared);
-    uint32_t place = sum_before<THREADS>((uint32_t)__popc(marks), n, shared);
-    if (n > SELECT_BLOCKS)
-        return SELECT_BLOCKS + 1;
-    take_marked<THREADS>(marks, 0, shared, [&](float, uint32_t i) { shared.blocks[place++] = i; });
+    scale = scale_of_own<THREADS>(own, n_groups, k, shared);
+    if (!is_usable(scale))
+        return false;
+    count_own<THREADS>(own, n_fours, scale, shared);
+    const select_best best = start_best<THREADS>(k, shared);
+    const float cut = cut_at(scale, best.last_bin);
+    take_own<THREADS>(own, 0, n_fours, cut, &shared.n_listed, shared,
+                      [&](uint32_t place, float, uint32_t i) { shared.blocks[place] = i; });
     __syncthreads();
-    return n;
+    from.n = DSRI_SCORE_BLOCK * shared.n_listed;
+    from.blocks = shared.blocks;
+    scale = scale_from(scale.top, cut); /* k keys reach the cut */
+    return !shared.is_crowded && shared.n_listed <= SELECT_BLOCKS && is_usable(scale);
 }
 
-/* As select_query, if there are few values and not too many reach the bound that one look at them gives: if not, false,
- * with bins of zeros and nothing written. What reaches the bound is sorted by counting, without being listed before:
- * into bins by value (by index if all values are equal), then within the bin. */
+/* Sorts the values of the best bins, which are among n_few listed ones, and writes the k best: into bins, then by
+ * comparing those of a bin. */
 template <int THREADS>
-static __device__ __forceinline__ bool select_at_once(const indexer_query &at, uint32_t k, select_shared &shared)
+static __device__ __forceinline__ void sort_few(const indexer_query &at, uint32_t k, uint32_t n_few,
+                                                const select_scale &scale, select_best best, select_shared &shared)
 {
-    const uint32_t room = max(2 * k, 512u); /* SELECT_ITEMS at most */
-    const uint32_t n_groups = (at.n_seen + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK;
-    select_source from = {at.scores, nullptr, at.n_seen, at.n_seen};
-    if ((at.maxima ? n_groups : at.n_seen) > SELECT_VALUES)
-        return false;
-    uint32_t greatest = 0, bound = 0, marks = 0, n = 0;
-    __syncthreads();
-    if (at.maxima) {
-        const select_source groups = {at.maxima, nullptr, n_groups, n_groups};
-        from.n = DSRI_SCORE_BLOCK * list_groups<THREADS>(groups, k, bound, greatest, shared);
-        from.blocks = shared.blocks;
-        if (from.n > DSRI_SCORE_BLOCK * SELECT_BLOCKS)
-            return false;
-    }
-    const auto item_of = [&](float v, uint32_t i) {
-        return (uint64_t)ordered_score(v) << 32 | (uint32_t)~key_of(from, i);
-    };
-    bool by_key = false;
-    uint32_t top = 0, shift = 0;
-    const auto bin_of = [&](uint64_t item) { return (top - (uint32_t)(by_key ? item : item >> 32)) >> shift; };
+    const auto bin_of_item = [&](uint64_t item) { return bin_of(scale, score_of_ordered((uint32_t)(item >> 32))); };
 #pragma unroll 1
-    for (uint32_t round = 0; round < 2; round++) { /* counts, then places */
-#pragma unroll 1
-        for (uint32_t first = 0; 4 * first < from.n; first += SELECT_OWN<THREADS> * THREADS) {
-            if (round == 0 || from.n > SELECT_VALUES) {
-                float4 own[SELECT_OWN<THREADS>];
-                load_own<THREADS>(from, first, own);
-                if (bound == 0)
-                    bound = bound_of_own<THREADS>(own, from.n <= 4 * THREADS, k, greatest, shared);
-                marks = mark_own<THREADS>(own, score_of_ordered(bound), shared);
-                by_key = greatest == bound;
-                top = by_key ? 0xffffffffu : greatest;
-                shift = shift_for(by_key ? at.n_seen : greatest - bound);
-            }
-            take_marked<THREADS>(marks, first, shared, [&](float v, uint32_t i) {
-                const uint64_t item = item_of(v, i);
-                if (round == 0)
-                    atomicAdd(&shared.bins[bin_of(item)], 1u);
-                else
-                    shared.items[atomicAdd(&shared.bins[bin_of(item)], 1u)] = item;
-            });
-        }
-        if (round == 0)
-            n = start_bins<THREADS>(shared);
-        if (n > room) {
-            for (uint32_t i = threadIdx.x; i < SELECT_BINS; i += THREADS)
-                shared.bins[i] = 0;
-            return false;
-        }
+    for (uint32_t i = threadIdx.x; i < n_few; i += THREADS) {
+        const uint64_t item = shared.few[i];
+        const uint32_t bin = bin_of_item(item);
+        if (bin <= best.last_bin)
+            shared.sorted[start_of_bin<THREADS>(bin, shared) + atomicAdd(&shared.taken[bin], 1u)] = item;
     }
     __syncthreads();
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-        const uint64_t item = shared.items[i];
-        const uint32_t bin = bin_of(item), end = shared.bins[bin];
-        uint32_t rank = bin ? shared.bins[bin - 1] : 0;
+    for (uint32_t i = threadIdx.x; i < best.n; i += THREADS) {
+        const uint64_t item = shared.sorted[i];
+        const uint32_t bin = bin_of_item(item), end = start_of_bin<THREADS>(bin + 1, shared);
+        uint32_t rank = start_of_bin<THREADS>(bin, shared);
         for (uint32_t j = rank; j < end; j++)
-            rank += shared.items[j] > item;
+            rank += shared.sorted[j] > item;
         if (rank < k)
             at.output[rank] = (int32_t) ~(uint32_t)item + at.offset;
     }
-    for (uint32_t i = n + threadIdx.x; i < k; i += THREADS)
+    for (uint32_t i = best.n + threadIdx.x; i < k; i += THREADS)
         at.output[i] = -1;
+}
+
+/* As select_query, if there are few values and the best of them spread over bins: if not, false, with nothing written.
+ */
+template <int THREADS>
+static __device__ __forceinline__ bool select_at_once(const indexer_query &at, uint32_t k, select_shared &shared)
+{
+    constexpr uint32_t STEP = SELECT_OWN<THREADS> * THREADS;
+    select_source from = {at.scores, nullptr, at.n_seen, at.n_seen};
+    select_scale scale;
+    if ((at.maxima ? (at.n_seen - 1) / DSRI_SCORE_BLOCK + 1 : at.n_seen) > SELECT_VALUES)
+        return false;
+    if (at.maxima && !list_groups<THREADS>(at, k, from, scale, shared))
+        return false;
+    const uint32_t n_fours = (from.n + 3) / 4;
+    float4 own[SELECT_OWN<THREADS>];
+    load_own<THREADS>(from, 0, own);
+    if (!at.maxima)
+        scale = scale_of_own<THREADS>(own, from.n, k, shared);
+    if (!is_usable(scale))
+        return false;
+#pragma unroll 1
+    for (uint32_t first = 0; first < n_fours; first += STEP) {
+        if (first > 0)
+            load_own<THREADS>(from, first, own);
+        count_own<THREADS>(own, n_fours - first, scale, shared);
+    }
+    const select_best best = start_best<THREADS>(k, shared);
+    const float cut = cut_at(scale, best.last_bin);
+#pragma unroll 1
+    for (uint32_t first = 0; first < n_fours; first += STEP) {
+        if (n_fours > STEP)
+            load_own<THREADS>(from, first, own);
+        take_own<THREADS>(own, first, n_fours - first, cut, &shared.n_few, shared,
+                          [&](uint32_t place, float v, uint32_t i) {
+                              shared.few[place] = (uint64_t)ordered_score(v) << 32 | (uint32_t)~key_of(from, i);
+                          });
+    }
+    __syncthreads();
+    const uint32_t n_few = shared.n_few;
+    if (shared.is_crowded || n_few > SELECT_FEW)
+        return false;
+    sort_few<THREADS>(at, k, n_few, scale, best, shared);
     return true;
 }
 
@@ -575,17 +716,21 @@ template <int THREADS> static __device__ __forceinline__ void prepare_select(sel
 {
     for (uint32_t i = threadIdx.x; i < SELECT_BIN_SLOTS; i += THREADS)
         shared.bins[i] = 0;
-    if (threadIdx.x == 0) {
-        shared.top = 0;
-        shared.least = 0xffffffffu;
-    }
+    for (uint32_t i = threadIdx.x; i < SELECT_BINS; i += THREADS)
+        shared.taken[i] = 0;
+    if (threadIdx.x == 0)
+        shared.is_crowded = shared.n_listed = shared.n_few = 0;
 }
 
 /* Called by all THREADS threads of a block, once the query's scores (and maxima) are in memory. */
 template <int THREADS> static __device__ void select_query(const indexer_query &at, uint32_t k, select_shared &shared)
 {
-    if (!select_at_once<THREADS>(at, k, shared))
-        select_in_pieces<THREADS>(at, k, shared);
+    if (select_at_once<THREADS>(at, k, shared))
+        return;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < SELECT_BINS; i += THREADS)
+        shared.bins[i] = 0;
+    select_in_pieces<THREADS>(at, k, shared);
 }
 
 #endif
