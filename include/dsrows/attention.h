@@ -118,9 +118,10 @@ DSR_API dsr_status dsr_sequence_save(const dsr_sequence *sequence, void *memory,
 /* Replace a sequence's state by a saved one, growing if needed. A damaged or foreign form, or one of another
  * configuration, layer or version, gives DSR_ERR_FORMAT and changes nothing. */
 DSR_API dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory, uint64_t size_bytes);
-/* Save to a file: new, or a regular one, which is replaced when the new one is whole and on the disk and whose
- * permissions stay. A link leads to the file to replace. Anything else at `path` gives DSR_ERR_IO and stays as it is.
- */
+/* Save to a file: new, or a regular one that the caller may write, which is replaced when the new one is whole and on the
+ * disk. Its permissions, group and owner stay; a group that the caller may not give loses its permissions, and the owner
+ * becomes the caller where it must. The directory must be writable, too. A link leads to the file to replace. Anything
+ * else at `path` gives DSR_ERR_IO and stays as it is. */
 DSR_API dsr_status dsr_sequence_save_file(const dsr_sequence *sequence, const char *path);
 /* Load from a regular file, which is read no further than its header says. Anything else at `path` gives DSR_ERR_IO. */
 DSR_API dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *path);

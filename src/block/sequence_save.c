@@ -315,11 +315,22 @@ static dsr_status not_regular(const dsr_sequence *sequence, const char *what, co
 
 enum { PATH_BYTES = 4096, MAX_PARTS = 100 };
 
-/* Where a file is written until it is whole: a name that is nobody's yet, beside the file it replaces, with the
- * permissions of that file (*found, or null) from its first byte on. Returns a descriptor, or -1 and errno. */
+/* Gives an empty file, which nobody else may open yet, the owner, the group and the permissions of another, as far as
+ * the process may. A group that cannot be had takes its permissions along: they were not meant for the process's own.
+ */
+static void take_access(int file, const struct stat *from)
+{
+    mode_t mode = from->st_mode & 0777;
+    if (fchown(file, from->st_uid, from->st_gid) != 0 && fchown(file, (uid_t)-1, from->st_gid) != 0)
+        mode &= ~(mode_t)S_IRWXG;
+    (void)fchmod(file, mode); /* where that cannot be had, fewer may read the file */
+}
+
+/* Where a file is written until it is whole: a name that is nobody's yet, beside the file it replaces, with the access
+ * of that file (*found, or null) from its first byte on. Returns a descriptor, or -1 and errno. */
 static int create_part(const char *path, const struct stat *found, char part[PATH_BYTES])
 {
-    const mode_t mode = found != NULL ? found->st_mode & 0777 : 0666;
+    const mode_t mode = found != NULL ? S_IRUSR | S_IWUSR : 0666;
     int file = -1;
     errno = EEXIST;
     for (int i = 0; i < MAX_PARTS && file < 0 && errno == EEXIST; i++) {
@@ -329,7 +340,7 @@ static int create_part(const char *path, const struct stat *found, char part[PAT
             file = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     }
     if (file >= 0 && found != NULL)
-        (void)fchmod(file, mode); /* what the umask took; where that cannot be had, fewer may read the file */
+        take_access(file, found);
     return file;
 }
 
@@ -381,6 +392,8 @@ static dsr_status write_file(const dsr_sequence *sequence, const char *path, con
     }
     if (!S_ISREG(found.st_mode))
         return not_regular(sequence, "write", path);
+    if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) != 0) /* a rename asks the directory alone */
+        return io_error(sequence, "write", path);
     return replace_file(sequence, path, &found, bytes, n_bytes);
 }
 
@@ -455,7 +468,7 @@ dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *path)
     dsr_status status = dsri_layer_check_usable(layer);
     if (status != DSR_OK)
         return status;
-    FILE *file;
+    FILE *file = NULL;
     status = open_regular(sequence, path, &file);
     if (status != DSR_OK)
         return status;

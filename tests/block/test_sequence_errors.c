@@ -631,6 +631,55 @@ static void places(void **state)
     assert_int_equal(rmdir(directory), 0); /* nothing is left beside it */
 }
 
+/* Who may read a saved file does not grow when it is replaced, and who may not write it does not replace it. As root,
+ * the test plays an ordinary user for a while. */
+static void access_to_files(void **state)
+{
+    enum { USER = 54321, OTHER_GROUP = 54322 };
+    const int is_root = geteuid() == 0;
+    block_fixture f;
+    char directory[] = "/tmp/dsrows-block-XXXXXX", path[64];
+    struct stat found;
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/a.seq", directory);
+    block_open(&f, DSR_LAYER_WINDOW, NULL, NULL);
+    dsr_sequence *from = block_sequence(&f, 20);
+    block_state form = block_save(from);
+    write_bytes(path, "old", 3);
+    assert_int_equal(chmod(path, 0640), 0);
+    if (is_root) {
+        assert_int_equal(chown(path, USER, OTHER_GROUP), 0);
+        assert_int_equal(chown(directory, USER, USER), 0);
+        assert_ok(dsr_sequence_save_file(from, path));
+        assert_int_equal(stat(path, &found), 0);
+        assert_int_equal(found.st_uid, USER);
+        assert_int_equal(found.st_gid, OTHER_GROUP);
+        assert_int_equal(found.st_mode & 07777, 0640);
+        assert_int_equal(setegid(USER), 0);
+        assert_int_equal(seteuid(USER), 0);
+    }
+    assert_ok(dsr_sequence_save_file(from, path));
+    assert_saved(path, &form);
+    assert_int_equal(stat(path, &found), 0);
+    assert_int_equal(found.st_mode & 07777, is_root ? 0600 : 0640);
+    write_bytes(path, "old", 3);
+    assert_int_equal(chmod(path, 0444), 0);
+    assert_status(dsr_sequence_save_file(from, path), DSR_ERR_IO);
+    assert_non_null(strstr(dsr_context_error_text(f.context), path));
+    assert_int_equal(stat(path, &found), 0);
+    assert_int_equal(found.st_size, 3);
+    if (is_root) {
+        assert_int_equal(seteuid(0), 0);
+        assert_int_equal(setegid(0), 0);
+    }
+    free(form.bytes);
+    dsr_sequence_destroy(from);
+    block_close(&f);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(directory), 0); /* nothing is left beside it */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -647,6 +696,7 @@ int main(void)
         cmocka_unit_test(forms_of_nearly_the_same_layer),
         cmocka_unit_test(files),
         cmocka_unit_test(places),
+        cmocka_unit_test(access_to_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
