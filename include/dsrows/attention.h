@@ -163,7 +163,7 @@ DSR_API dsr_encoder *dsr_attention_encoder(dsr_attention *attention);
  * numbers into `entries`, which has room for top_k, and how many into *n_entries. Entry e stands for tokens 4 e to
  * 4 e + 3. Tokens of a step are numbered through in the order of its entries; of a prefill those of its last piece are
  * there: with n tokens, token t of the call is number t - (n - 1) / 64 * 64. Layers of ratio 4 only (DSR_ERR_VALUE);
- * DSR_ERR_STATE before the first step and after a failed one. */
+ * DSR_ERR_STATE before the first step and after a failed or refused one. */
 DSR_API dsr_status dsr_attention_selection(const dsr_attention *attention, uint32_t token, uint32_t *entries,
                                            uint32_t *n_entries);
 

@@ -89,7 +89,7 @@ struct dsr_attention {
     int32_t *lists; /* host copy of the attended rows of a step */
     size_t lists_bytes;
     dsr_encoder *step_encoder;    /* null before the first step */
-    uint32_t n_step_tokens;       /* of the last step; 0 if it failed */
+    uint32_t n_step_tokens;       /* of the last step; 0 if it failed or was refused */
     dsr_encoder *rebuild_encoder; /* compressor replays after a truncation or load */
     uint64_t fingerprint;         /* of its tensors: tells a saved sequence of another layer */
     uint32_t n_sequences;

@@ -752,7 +752,6 @@ static dsr_status run_step(step *s)
     else
         status = dsr_encoder_reset(layer->step_encoder);
     s->encoder = layer->step_encoder;
-    layer->n_step_tokens = 0;
     place_lists(s);
     for (uint32_t e = 0; e < s->n_entries && status == DSR_OK; e++) {
         status = dsri_sequence_make_writable(s->sequences[e]);
@@ -924,6 +923,7 @@ dsr_status dsr_attention_decode(dsr_attention *layer, const dsr_step_desc *desc)
     if (layer == NULL)
         return DSR_ERR_NULL;
     dsr_context *context = layer->context;
+    layer->n_step_tokens = 0;
     if (desc == NULL || desc->entries == NULL)
         return dsri_fail(context, DSR_ERR_NULL, "decode: %s is null", desc == NULL ? "desc" : "entries");
     if (desc->struct_size != sizeof *desc)
@@ -999,6 +999,7 @@ dsr_status dsr_attention_prefill(dsr_attention *layer, dsr_sequence *sequence, u
     if (layer == NULL)
         return DSR_ERR_NULL;
     dsr_context *context = layer->context;
+    layer->n_step_tokens = 0;
     if (sequence == NULL)
         return dsri_fail(context, DSR_ERR_NULL, "prefill: sequence is null");
     if (sequence->attention != layer)

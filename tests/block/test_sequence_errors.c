@@ -259,6 +259,19 @@ static void selections(void **state)
         for (uint32_t j = 0; j < i; j++)
             assert_int_not_equal(entries[i], entries[j]);
     }
+    for (int refusal = 0; refusal < 3; refusal++) {
+        const dsr_step_entry last = {sequence, 160, 1}, unfit = {sequence, 161, 40};
+        const dsr_step_desc step = block_step(&f, 1, &last), no_step = block_step(&f, 1, &unfit);
+        assert_ok(dsr_attention_decode(f.layer, &step));
+        assert_ok(dsr_attention_selection(f.layer, 0, entries, &n));
+        if (refusal == 0)
+            assert_status(dsr_attention_decode(f.layer, NULL), DSR_ERR_NULL);
+        else if (refusal == 1)
+            assert_status(dsr_attention_decode(f.layer, &no_step), DSR_ERR_VALUE);
+        else
+            assert_status(block_prefill(&f, sequence, 90), DSR_ERR_FULL);
+        assert_status(dsr_attention_selection(f.layer, 0, entries, &n), DSR_ERR_STATE);
+    }
     dsr_sequence_destroy(sequence);
     block_close(&f);
     block_open(&f, DSR_LAYER_RATIO_128, NULL, NULL);
