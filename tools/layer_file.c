@@ -1,5 +1,6 @@
 #include "layer_file.h"
 
+#include <float.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,15 +17,25 @@ const char *layer_cache_name(dsr_cache_treatment cache)
     return cache == DSR_CACHE_BF16 ? "bf16" : cache == DSR_CACHE_OFFICIAL ? "official" : "packed";
 }
 
+static int ends_with(const char *text, const char *end)
+{
+    const size_t n_text = strlen(text), n_end = strlen(end);
+    return n_text >= n_end && strcmp(text + n_text - n_end, end) == 0;
+}
+
+/* FP8 E4M3 is for weights, E8M0 for scales; either may also be stored as plain bytes. */
 int layer_file_lookup(void *user, const char *name, dsr_tensor *tensor)
 {
+    enum { ANY, WEIGHT, SCALE };
     static const struct {
         const char *name;
         dsr_dtype dtype;
-    } dtypes[] = {{"F32", DSR_DTYPE_F32}, {"F16", DSR_DTYPE_F16},    {"BF16", DSR_DTYPE_BF16},
-                  {"U8", DSR_DTYPE_U8},   {"F8_E4M3", DSR_DTYPE_U8}, {"F8_E8M0", DSR_DTYPE_U8},
-                  {"U16", DSR_DTYPE_U16}, {"U32", DSR_DTYPE_U32},    {"I32", DSR_DTYPE_I32}};
+        int use;
+    } dtypes[] = {{"F32", DSR_DTYPE_F32, ANY}, {"F16", DSR_DTYPE_F16, ANY},       {"BF16", DSR_DTYPE_BF16, ANY},
+                  {"U8", DSR_DTYPE_U8, ANY},   {"F8_E4M3", DSR_DTYPE_U8, WEIGHT}, {"F8_E8M0", DSR_DTYPE_U8, SCALE},
+                  {"U16", DSR_DTYPE_U16, ANY}, {"U32", DSR_DTYPE_U32, ANY},       {"I32", DSR_DTYPE_I32, ANY}};
     const layer_file *layer = user;
+    const int use = ends_with(name, "_scale_inv") ? SCALE : WEIGHT;
     const st_tensor *found = st_find(layer->owner->file, name);
     if (found == NULL) {
         return 0;
@@ -34,13 +45,13 @@ int layer_file_lookup(void *user, const char *name, dsr_tensor *tensor)
         tensor->shape[d] = found->shape[d];
     }
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
-        if (strcmp(found->dtype, dtypes[i].name) == 0) {
+        if (strcmp(found->dtype, dtypes[i].name) == 0 && (dtypes[i].use == ANY || dtypes[i].use == use)) {
             tensor->dtype = dtypes[i].dtype;
             return 1;
         }
     }
-    case_fail(layer->owner, CLI_BAD_INPUT, "tensor %s is %s, needed is one of F32, BF16, F8_E4M3 and F8_E8M0", name,
-              found->dtype);
+    case_fail(layer->owner, CLI_BAD_INPUT, "tensor %s is %s, needed is %s", name, found->dtype,
+              use == SCALE ? "F32 or F8_E8M0" : "F32, BF16 or F8_E4M3");
     return 0;
 }
 
@@ -52,7 +63,7 @@ static void find_prefix(case_file *c, layer_file *layer)
     for (size_t i = 0; i < st_n_tensors(c->file); i++) {
         const char *name = st_tensor_at(c->file, i)->name;
         const size_t length = strlen(name);
-        if (length < sizeof suffix - 1 || strcmp(name + length - (sizeof suffix - 1), suffix) != 0) {
+        if (!ends_with(name, suffix)) {
             continue;
         }
         n_layers++;
@@ -65,6 +76,16 @@ static void find_prefix(case_file *c, layer_file *layer)
         case_fail(c, CLI_BAD_INPUT,
                   n_layers == 0 ? "no attention layer: tensor q_a_proj.weight is missing under any prefix"
                                 : "several attention layers, needed is one a file");
+    }
+}
+
+static void check_tensors(case_file *c, const layer_file *layer)
+{
+    for (size_t i = 0; i < st_n_tensors(c->file); i++) {
+        const st_tensor *tensor = st_tensor_at(c->file, i);
+        if (strncmp(tensor->name, layer->prefix, strlen(layer->prefix)) == 0 && ends_with(tensor->name, "_proj.bias")) {
+            case_bad_value(c, tensor, "projections have no bias");
+        }
     }
 }
 
@@ -81,7 +102,9 @@ static void bad_config(case_file *c, const char *key, const json_t *value, const
     va_start(arguments, format);
     vsnprintf(needed, sizeof needed, format, arguments);
     va_end(arguments);
-    char *given = value == NULL ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
+    char *given = value == NULL
+                      ? NULL
+                      : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
     case_fail(c, CLI_BAD_INPUT, "metadata config: %s is %.60s, needed is %s", key, given == NULL ? "missing" : given,
               needed);
     free(given);
@@ -98,45 +121,78 @@ static uint32_t integer(case_file *c, const json_t *config, const char *key)
     return 0;
 }
 
-/* A number that may be left out, which gives 0: the library's default. */
-static float optional_number(case_file *c, const json_t *config, const char *key)
+/* null is what transformers writes for a member that is not set. */
+static int is_given(const json_t *value)
 {
-    const json_t *value = json_object_get(config, key);
-    if (value != NULL && !json_is_number(value)) {
-        bad_config(c, key, value, "a number");
-    }
-    return value == NULL ? 0.0f : (float)json_number_value(value);
+    return value != NULL && !json_is_null(value);
 }
 
-/* A whole number that must be this one where it is given. */
-static void check_fixed(case_file *c, const char *key, const json_t *value, json_int_t needed)
+/* A member of an object of that path, "" or ending in a dot. One that may be left out gives 0: the library's default.
+ */
+static float number(case_file *c, const json_t *object, const char *path, const char *key, int is_needed)
 {
-    if (value != NULL && json_integer_value(value) != needed) {
-        bad_config(c, key, value, "%lld", (long long)needed);
+    char full_key[64];
+    const json_t *value = json_object_get(object, key);
+    const double given = json_number_value(value);
+    if (!is_given(value) && !is_needed) {
+        return 0;
     }
+    if (!json_is_number(value) || given < (double)FLT_MIN || given > (double)FLT_MAX) {
+        snprintf(full_key, sizeof full_key, "%s%s", path, key);
+        bad_config(c, full_key, value, "a number from %.2g to %.2g", (double)FLT_MIN, (double)FLT_MAX);
+        return 0;
+    }
+    return (float)given;
+}
+
+/* A member that must be this where it is given. Gives up the reference of `needed`. */
+static void check_fixed(case_file *c, const char *key, const json_t *value, json_t *needed)
+{
+    const int is_right = json_is_number(needed)
+                             ? json_is_number(value) && json_number_value(value) == json_number_value(needed)
+                             : json_equal(value, needed);
+    if (is_given(value) && !is_right) {
+        char *text = json_dumps(needed, JSON_ENCODE_ANY);
+        bad_config(c, key, value, "%s", text == NULL ? "another" : text);
+        free(text);
+    }
+    json_decref(needed);
 }
 
 /* A member that must be an object where there is one; null where there is none. */
 static const json_t *optional_object(case_file *c, const char *key, const json_t *value)
 {
-    if (value != NULL && !json_is_object(value)) {
+    if (is_given(value) && !json_is_object(value)) {
         bad_config(c, key, value, "an object");
     }
-    return value;
+    return json_is_object(value) ? value : NULL;
 }
 
-/* What the library computes with fixed sizes must be so in the model, and the ratios those of the layer kinds. */
-static void check_sizes(case_file *c, const json_t *config)
+/* What the library computes in one way only must be so in the model. Other members are not looked at: they say nothing
+ * about attention. */
+static void check_model(case_file *c, const json_t *config)
 {
     const json_t *rates = optional_object(c, "compress_rates", json_object_get(config, "compress_rates"));
-    check_fixed(c, "head_dim", json_object_get(config, "head_dim"), DSR_HEAD_DIM);
-    check_fixed(c, "qk_rope_head_dim", json_object_get(config, "qk_rope_head_dim"), DSR_ROPE_DIM);
-    check_fixed(c, "sliding_window", json_object_get(config, "sliding_window"), DSR_WINDOW);
-    check_fixed(c, "index_head_dim", json_object_get(config, "index_head_dim"), DSR_INDEX_DIM);
+    const struct {
+        const char *key;
+        json_t *needed;
+    } members[] = {{"model_type", json_string("deepseek_v4")},
+                   {"head_dim", json_integer(DSR_HEAD_DIM)},
+                   {"num_key_value_heads", json_integer(1)},
+                   {"qk_rope_head_dim", json_integer(DSR_ROPE_DIM)},
+                   {"partial_rotary_factor", json_real((double)DSR_ROPE_DIM / DSR_HEAD_DIM)},
+                   {"sliding_window", json_integer(DSR_WINDOW)},
+                   {"index_head_dim", json_integer(DSR_INDEX_DIM)},
+                   {"compress_rate_csa", json_integer(4)},
+                   {"compress_rate_hca", json_integer(128)},
+                   {"attention_bias", json_false()}};
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        check_fixed(c, members[i].key, json_object_get(config, members[i].key), members[i].needed);
+    }
     check_fixed(c, "compress_rates.compressed_sparse_attention", json_object_get(rates, "compressed_sparse_attention"),
-                4);
+                json_integer(4));
     check_fixed(c, "compress_rates.heavily_compressed_attention",
-                json_object_get(rates, "heavily_compressed_attention"), 128);
+                json_object_get(rates, "heavily_compressed_attention"), json_integer(128));
 }
 
 /* ---- the kind of layer ------------------------------------------------------------------------------------- */
@@ -184,17 +240,19 @@ static const struct {
                    {"compressed_sparse_attention", DSR_LAYER_RATIO_4},
                    {"heavily_compressed_attention", DSR_LAYER_RATIO_128}};
 enum { N_LAYER_TYPES = sizeof layer_types / sizeof layer_types[0] };
+static const char type_names[] = "sliding_attention, compressed_sparse_attention or heavily_compressed_attention";
 
 static const char *type_of_kind(dsr_layer_kind kind)
 {
     return layer_types[kind == DSR_LAYER_WINDOW ? 0 : kind == DSR_LAYER_RATIO_4 ? 1 : 2].name;
 }
 
-/* 0 if a type is none of them. */
+/* 0 if a type, or a ratio, is none of them. */
 static int kind_of_type(const json_t *type, dsr_layer_kind *kind)
 {
     for (size_t i = 0; i < N_LAYER_TYPES; i++) {
-        if (json_is_string(type) && strcmp(json_string_value(type), layer_types[i].name) == 0) {
+        if (json_is_string(type) ? strcmp(json_string_value(type), layer_types[i].name) == 0
+                                 : json_is_integer(type) && json_integer_value(type) == (int)layer_types[i].kind) {
             *kind = layer_types[i].kind;
             return 1;
         }
@@ -202,52 +260,92 @@ static int kind_of_type(const json_t *type, dsr_layer_kind *kind)
     return 0;
 }
 
-/* The configuration's layer_types say what a layer is whose number the prefix holds; otherwise its tensors show it. */
+/* The configuration's layer_types, or compress_ratios in older ones, say what a layer is whose number the prefix holds;
+ * otherwise its tensors show it. */
 static void find_kind(case_file *c, const json_t *config, layer_file *layer)
 {
     char key[32];
     const dsr_layer_kind shown = kind_of_tensors(layer);
-    const int number = layer_number(layer->prefix);
-    const json_t *type = number < 0 ? NULL : json_array_get(json_object_get(config, "layer_types"), (size_t)number);
+    const int number_of_layer = layer_number(layer->prefix);
+    const int has_types = is_given(json_object_get(config, "layer_types"));
+    const char *list_key = has_types ? "layer_types" : "compress_ratios";
+    const json_t *list = json_object_get(config, list_key);
+    const json_t *type = number_of_layer < 0 ? NULL : json_array_get(list, (size_t)number_of_layer);
     dsr_layer_kind *kind = &layer->config.kind;
     *kind = shown;
-    snprintf(key, sizeof key, "layer_types[%d]", number);
-    if (type != NULL && !kind_of_type(type, kind)) {
-        bad_config(c, key, type, "%s, %s or %s", layer_types[0].name, layer_types[1].name, layer_types[2].name);
+    snprintf(key, sizeof key, "%s[%d]", list_key, number_of_layer);
+    if (is_given(list) && !json_is_array(list)) {
+        bad_config(c, list_key, list, "a list");
+    } else if (type != NULL && !kind_of_type(type, kind)) {
+        bad_config(c, key, type, "%s", has_types ? type_names : "0, 4 or 128");
     } else if (*kind != shown && *kind != DSR_LAYER_RATIO_4 && shown != DSR_LAYER_WINDOW) {
         bad_config(c, key, type, "%s: the layer has tensors of that", type_of_kind(shown));
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------ */
+/* ---- RoPE -------------------------------------------------------------------------------------------------- */
 
-static void read_rope(case_file *c, const json_t *config, dsr_attention_config *to)
+/* The flat form leaves YaRN's factor of cos and sin to the model, where it is 1; the form with an object per kind of
+ * layer leaves it to YaRN's own formula. */
+static void read_rope_object(case_file *c, const json_t *rope, const char *path, int is_flat, dsr_attention_config *to)
 {
-    const int is_window = to->kind == DSR_LAYER_WINDOW;
-    const json_t *all = optional_object(c, "rope_parameters", json_object_get(config, "rope_parameters"));
-    const json_t *rope = is_window ? optional_object(c, "rope_parameters.main", json_object_get(all, "main"))
-                                   : optional_object(c, "rope_parameters.compress", json_object_get(all, "compress"));
-    if (rope == NULL) {
-        to->rope_theta = optional_number(c, config, is_window ? "rope_theta" : "compress_rope_theta");
-        return;
-    }
+    char key[64];
     const json_t *type = json_object_get(rope, "rope_type");
-    const char *name = type == NULL ? "default" : json_is_string(type) ? json_string_value(type) : "";
-    to->rope_theta = optional_number(c, rope, "rope_theta");
-    to->yarn_factor = 1.0f;
+    type = is_given(type) ? type : json_object_get(rope, "type");
+    const char *name = !is_given(type) ? "default" : json_is_string(type) ? json_string_value(type) : "";
+    snprintf(key, sizeof key, "%spartial_rotary_factor", path);
+    check_fixed(c, key, json_object_get(rope, "partial_rotary_factor"), json_real((double)DSR_ROPE_DIM / DSR_HEAD_DIM));
+    to->yarn_factor = 1;
     if (strcmp(name, "yarn") == 0) {
-        to->yarn_factor = optional_number(c, rope, "factor");
-        to->yarn_original_context = optional_number(c, rope, "original_max_position_embeddings");
-        to->yarn_beta_fast = optional_number(c, rope, "beta_fast");
-        to->yarn_beta_slow = optional_number(c, rope, "beta_slow");
+        const json_t *amplitude = json_object_get(rope, "attention_factor");
+        to->yarn_factor = number(c, rope, path, "factor", 1);
+        to->yarn_original_context = number(c, rope, path, "original_max_position_embeddings", 1);
+        to->yarn_beta_fast = number(c, rope, path, "beta_fast", 0);
+        to->yarn_beta_slow = number(c, rope, path, "beta_slow", 0);
+        snprintf(key, sizeof key, "%sattention_factor", path);
+        check_fixed(c, key, amplitude, json_real(1));
+        if (!is_flat && !is_given(amplitude)) {
+            bad_config(c, key, amplitude, "1.0");
+        }
     } else if (strcmp(name, "default") != 0) {
-        bad_config(c, "rope_type", type, "\"default\" or \"yarn\"");
+        snprintf(key, sizeof key, "%srope_type", path);
+        bad_config(c, key, type, "\"default\" or \"yarn\"");
     }
 }
 
+/* rope_parameters, or rope_scaling in older configurations: an object for each of two kinds of layers, or the members
+ * of one, which are for layers with compressed entries. Where there is nothing of it, the library's defaults count. */
+static void read_rope(case_file *c, const json_t *config, dsr_attention_config *to)
+{
+    char path[48];
+    const int is_window = to->kind == DSR_LAYER_WINDOW;
+    const char *name = is_window ? "main" : "compress";
+    const json_t *older = optional_object(c, "rope_scaling", json_object_get(config, "rope_scaling"));
+    const char *key = json_object_size(older) ? "rope_scaling" : "rope_parameters";
+    const json_t *all = optional_object(c, key, json_object_get(config, key));
+    if (json_object_get(all, "main") != NULL || json_object_get(all, "compress") != NULL) {
+        const json_t *rope = json_object_get(all, name);
+        snprintf(path, sizeof path, "%s.%s", key, name);
+        if (!json_is_object(rope)) {
+            bad_config(c, path, rope, "an object");
+        }
+        snprintf(path, sizeof path, "%s.%s.", key, name);
+        read_rope_object(c, rope, path, 0, to);
+        to->rope_theta = number(c, rope, path, "rope_theta", 1);
+        return;
+    }
+    to->rope_theta = number(c, config, "", is_window ? "rope_theta" : "compress_rope_theta", 0);
+    if (json_object_size(all) != 0 && !is_window) {
+        snprintf(path, sizeof path, "%s.", key);
+        read_rope_object(c, all, path, 1, to);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------------ */
+
 static void read_config(case_file *c, const json_t *config, dsr_attention_config *to)
 {
-    check_sizes(c, config);
+    check_model(c, config);
     to->hidden_size = integer(c, config, "hidden_size");
     to->n_heads = integer(c, config, "num_attention_heads");
     to->q_rank = integer(c, config, "q_lora_rank");
@@ -257,7 +355,7 @@ static void read_config(case_file *c, const json_t *config, dsr_attention_config
         to->n_index_heads = integer(c, config, "index_n_heads");
         to->top_k = integer(c, config, "index_topk");
     }
-    to->epsilon = optional_number(c, config, "rms_norm_eps");
+    to->epsilon = number(c, config, "", "rms_norm_eps", 0);
     read_rope(c, config, to);
 }
 
@@ -268,12 +366,15 @@ void layer_file_read(case_file *c, dsr_cache_treatment cache, layer_file *layer)
         return;
     }
     find_prefix(c, layer);
+    check_tensors(c, layer);
     layer->config.cache = cache;
     const char *text = st_metadata(c->file, "config");
     json_error_t error;
     json_t *config = text == NULL ? NULL : json_loads(text, 0, &error);
     if (text == NULL) {
         case_fail(c, CLI_BAD_INPUT, "the metadata has no config");
+    } else if (config == NULL) {
+        case_fail(c, CLI_BAD_INPUT, "metadata config is not JSON: %s", error.text);
     } else if (!json_is_object(config)) {
         case_fail(c, CLI_BAD_INPUT, "metadata config is not a JSON object");
     } else {

@@ -134,6 +134,38 @@ static void table_is_text(void **state)
     command_free(&result);
 }
 
+/* A copy of a file to changed.safetensors, in the header of which every `text` is replaced by `other`. */
+static void write_changed_header(const char *path, const char *text, const char *other)
+{
+    enum { MOST_BYTES = 16 << 20 };
+    char *bytes = malloc(MOST_BYTES), *header = calloc(MOST_BYTES, 1);
+    FILE *from = fopen(path, "rb"), *to = fopen("changed.safetensors", "wb");
+    uint64_t n_header;
+    assert_true(bytes != NULL && header != NULL && from != NULL && to != NULL);
+    assert_int_equal(fread(&n_header, sizeof n_header, 1, from), 1);
+    assert_int_equal(fread(bytes, 1, n_header, from), n_header);
+    bytes[n_header] = '\0';
+    size_t used = 0, n_found = 0;
+    for (const char *at = bytes; *at != '\0';) {
+        const int is_found = strncmp(at, text, strlen(text)) == 0;
+        const size_t n = is_found ? strlen(other) : 1;
+        memcpy(header + used, is_found ? other : at, n);
+        at += is_found ? strlen(text) : 1;
+        used += n;
+        n_found += (size_t)is_found;
+    }
+    assert_true(n_found > 0);
+    n_header = used;
+    fwrite(&n_header, sizeof n_header, 1, to);
+    fwrite(header, 1, used, to);
+    const size_t n_data = fread(bytes, 1, MOST_BYTES, from);
+    assert_int_equal(fwrite(bytes, 1, n_data, to), n_data);
+    fclose(from);
+    assert_int_equal(fclose(to), 0);
+    free(header);
+    free(bytes);
+}
+
 /* A file of one header and as many zero bytes as it needs. */
 static void write_file(const char *header, size_t n_data)
 {
@@ -192,13 +224,159 @@ static void says_what_is_wrong_with_a_file(void **state)
         {"{\"__metadata__\":{" CONFIG "}," Q_A "," X "}", 1152, "tensor w.q_b_proj.weight is missing"},
         {"{\"__metadata__\":{" CONFIG "},\"w.q_a_proj.weight\":{\"dtype\":\"F64\",\"shape\":[16,4],\"data_offsets\":[0,"
          "512]}," X "}",
-         1152, "bad.safetensors: tensor w.q_a_proj.weight is F64, needed is one of F32, BF16, F8_E4M3 and F8_E8M0\n"},
+         1152, "bad.safetensors: tensor w.q_a_proj.weight is F64, needed is F32, BF16 or F8_E4M3\n"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_file(cases[i].header, cases[i].n_data);
         command_expect(2, cases[i].message, "decode --model bad.safetensors");
     }
+}
+
+static void refuses_a_dtype_of_another_use(void **state)
+{
+    static const struct {
+        const char *weight, *scale, *message;
+    } cases[] = {
+        {"F8_E8M0", "F32", "tensor w.q_a_proj.weight is F8_E8M0, needed is F32, BF16 or F8_E4M3\n"},
+        {"F8_E4M3", "F8_E4M3", "tensor w.q_a_proj.weight_scale_inv is F8_E4M3, needed is F32 or F8_E8M0\n"},
+        {"F8_E4M3", "F8_E8M0", "tensor w.q_b_proj.weight is missing"},
+        {"U8", "U8", "tensor w.q_b_proj.weight is missing"},
+    };
+    char header[1024];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const int n = strcmp(cases[i].scale, "F32") == 0 ? 4 : 1;
+        snprintf(header, sizeof header,
+                 "{\"__metadata__\":{" CONFIG
+                 "},\"w.q_a_proj.weight\":{\"dtype\":\"%s\",\"shape\":[16,16],\"data_offsets\":[0,256]},"
+                 "\"x.0\":{\"dtype\":\"BF16\",\"shape\":[20,16],\"data_offsets\":[256,896]},"
+                 "\"w.q_a_proj.weight_scale_inv\":{\"dtype\":\"%s\",\"shape\":[1,1],\"data_offsets\":[896,%d]}}",
+                 cases[i].weight, cases[i].scale, 896 + n);
+        write_file(header, (size_t)(896 + n));
+        command_expect(2, cases[i].message, "decode --model bad.safetensors");
+    }
+}
+
+/* A file of a layer of ratio 128 whose configuration has these members too; ' stands for ". */
+static void write_configuration(const char *members)
+{
+    char header[2048], escaped[1024];
+    size_t used = 0;
+    for (; *members != '\0'; members++) {
+        assert_true(used + 3 < sizeof escaped);
+        if (*members == '\'')
+            escaped[used++] = '\\';
+        escaped[used++] = *members == '\'' ? '"' : *members;
+    }
+    escaped[used] = '\0';
+    snprintf(header, sizeof header,
+             "{\"__metadata__\":{\"config\":\"{" SIZES
+             ",%s}\"},\"layers.0.q_a_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[16,16],\"data_offsets\":[0,512]},"
+             "\"layers.0.compressor.kv_norm.weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[512,516]}}",
+             escaped);
+    write_file(header, 516);
+}
+
+/* What would be computed otherwise than a member says is an error that names it. */
+static void refuses_what_it_does_not_compute(void **state)
+{
+#define ROPE(members)     "'rope_parameters':{'main':{},'compress':{" members "}}"
+#define YARN              "'rope_type':'yarn','factor':16.0,'original_max_position_embeddings':65536"
+#define A_NUMBER(of_what) of_what ", needed is a number from 1.2e-38 to 3.4e+38"
+    static const struct {
+        const char *members, *message;
+    } cases[] = {
+        {"'model_type':'llama'", "model_type is \"llama\", needed is \"deepseek_v4\""},
+        {"'num_key_value_heads':8", "num_key_value_heads is 8, needed is 1"},
+        {"'partial_rotary_factor':0.5", "partial_rotary_factor is 0.5, needed is 0.125"},
+        {"'attention_bias':true", "attention_bias is true, needed is false"},
+        {"'attention_bias':0", "attention_bias is 0, needed is false"},
+        {"'head_dim':'512'", "head_dim is \"512\", needed is 512"},
+        {"'qk_rope_head_dim':32", "qk_rope_head_dim is 32, needed is 64"},
+        {"'sliding_window':64", "sliding_window is 64, needed is 128"},
+        {"'index_head_dim':64", "index_head_dim is 64, needed is 128"},
+        {"'compress_rate_csa':8", "compress_rate_csa is 8, needed is 4"},
+        {"'compress_rates':{'heavily_compressed_attention':64}",
+         "compress_rates.heavily_compressed_attention is 64, needed is 128"},
+        {"'rms_norm_eps':0", A_NUMBER("rms_norm_eps is 0")},
+        {"'rms_norm_eps':-1e-6", A_NUMBER("rms_norm_eps is -1e-6")},
+        {"'rms_norm_eps':1e-300", A_NUMBER("rms_norm_eps is 1e-300")},
+        {"'rms_norm_eps':1e300", A_NUMBER("rms_norm_eps is 1e300")},
+        {"'layer_types':'sliding_attention'", "layer_types is \"sliding_attention\", needed is a list"},
+        {"'compress_ratios':[8]", "compress_ratios[0] is 8, needed is 0, 4 or 128"},
+        {"'compress_ratios':[0]", "compress_ratios[0] is 0, needed is heavily_compressed_attention: the layer has"},
+        {"'compress_ratios':[4]", "index_n_heads is missing"},
+        {"'rope_scaling':'yarn'", "rope_scaling is \"yarn\", needed is an object"},
+        {"'rope_parameters':{'main':{'rope_theta':1e4}}", "rope_parameters.compress is missing, needed is an object"},
+        {ROPE("'beta_fast':32"), A_NUMBER("rope_parameters.compress.rope_theta is missing")},
+        {ROPE("'rope_theta':1.6e5,'rope_type':'yarn'"), A_NUMBER("rope_parameters.compress.factor is missing")},
+        {ROPE("'rope_theta':1.6e5,'rope_type':'yarn','factor':16"),
+         A_NUMBER("rope_parameters.compress.original_max_position_embeddings is missing")},
+        {ROPE("'rope_theta':1.6e5,'attention_factor':2.0," YARN),
+         "rope_parameters.compress.attention_factor is 2.0, needed is 1.0"},
+        {ROPE("'rope_theta':1.6e5," YARN), "rope_parameters.compress.attention_factor is missing, needed is 1.0"},
+        {ROPE("'rope_theta':1.6e5,'partial_rotary_factor':0.25"),
+         "rope_parameters.compress.partial_rotary_factor is 0.25, needed is 0.125"},
+        {ROPE("'rope_theta':1.6e5,'type':'linear'"), "rope_parameters.compress.rope_type is \"linear\", needed is"},
+        {"'rope_parameters':{'rope_type':'llama3'}", "rope_parameters.rope_type is \"llama3\", needed is"},
+        {"'rope_scaling':{'type':'yarn'}", A_NUMBER("rope_scaling.factor is missing")},
+        {"'rope_scaling':{'attention_factor':1.5," YARN "}", "rope_scaling.attention_factor is 1.5, needed is 1.0"},
+        {"'compress_rope_theta':0", A_NUMBER("compress_rope_theta is 0")},
+        /* These are all right. */
+        {"'anything':{'x':[1]},'attention_dropout':0.5,'hidden_act':'gelu','attention_bias':null", "x.0 is missing"},
+        {"'model_type':'deepseek_v4','num_key_value_heads':1,'partial_rotary_factor':null,'head_dim':512.0",
+         "x.0 is missing"},
+        {"'compress_ratios':[128],'rope_parameters':null,'rope_scaling':null,'rms_norm_eps':null", "x.0 is missing"},
+        {"'rope_scaling':{" YARN ",'mscale':1.0},'rope_parameters':{'rope_type':'linear'}", "x.0 is missing"},
+        {ROPE("'rope_theta':1.6e5,'attention_factor':1,'beta_fast':null," YARN), "x.0 is missing"},
+        {ROPE("'rope_theta':1.6e5,'rope_type':null,'attention_factor':2.0"), "x.0 is missing"},
+    };
+#undef ROPE
+#undef YARN
+#undef A_NUMBER
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_configuration(cases[i].members);
+        command_expect(2, cases[i].message, "decode --model bad.safetensors");
+    }
+}
+
+static double largest_error_of(const char *model)
+{
+    char arguments[128];
+    snprintf(arguments, sizeof arguments, "--model %s --requests short.safetensors", model);
+    json_t *document = decode_json(arguments);
+    const json_t *layer = json_array_get(json_object_get(document, "layers"), 0);
+    const json_t *request = json_array_get(json_object_get(layer, "requests"), 1);
+    const double error = json_real_value(json_object_get(request, "largest_error"));
+    json_decref(document);
+    return error;
+}
+
+/* The flat form of RoPE's parameters counts like the other one. */
+static void reads_both_forms_of_rope(void **state)
+{
+#define KEY  "\\\"rope_parameters\\\": "
+#define REST ", \\\"anything\\\": "
+    (void)state;
+    write_short_requests();
+    const double recorded = largest_error_of(LAYER);
+    write_changed_header(LAYER, KEY,
+                         "\\\"rope_scaling\\\": {\\\"type\\\": \\\"yarn\\\", \\\"factor\\\": 16, "
+                         "\\\"original_max_position_embeddings\\\": 65536}" REST);
+    assert_true(largest_error_of("changed.safetensors") == recorded);
+    write_changed_header(LAYER, KEY, KEY "{\\\"rope_type\\\": \\\"default\\\"}" REST);
+    assert_true(largest_error_of("changed.safetensors") != recorded);
+#undef KEY
+#undef REST
+}
+
+static void refuses_a_bias(void **state)
+{
+    (void)state;
+    write_changed_header(LAYER, "w.compressor.indexer.kv_norm.weight", "w.kv_proj.bias");
+    command_expect(2, "tensor w.kv_proj.bias: projections have no bias", "decode --model changed.safetensors");
 }
 
 /* What a layer is: by its number where the configuration lists the types, else by the tensors that are there. */
@@ -234,38 +412,6 @@ static void decides_the_kind_of_layer(void **state)
         write_file(header, 516);
         command_expect(2, cases[i].message, "decode --model bad.safetensors");
     }
-}
-
-/* A copy of a file to changed.safetensors, in the header of which every `text` is replaced by `other`. */
-static void write_changed_header(const char *path, const char *text, const char *other)
-{
-    enum { MOST_BYTES = 16 << 20 };
-    char *bytes = malloc(MOST_BYTES), *header = calloc(MOST_BYTES, 1);
-    FILE *from = fopen(path, "rb"), *to = fopen("changed.safetensors", "wb");
-    uint64_t n_header;
-    assert_true(bytes != NULL && header != NULL && from != NULL && to != NULL);
-    assert_int_equal(fread(&n_header, sizeof n_header, 1, from), 1);
-    assert_int_equal(fread(bytes, 1, n_header, from), n_header);
-    bytes[n_header] = '\0';
-    size_t used = 0, n_found = 0;
-    for (const char *at = bytes; *at != '\0';) {
-        const int is_found = strncmp(at, text, strlen(text)) == 0;
-        const size_t n = is_found ? strlen(other) : 1;
-        memcpy(header + used, is_found ? other : at, n);
-        at += is_found ? strlen(text) : 1;
-        used += n;
-        n_found += (size_t)is_found;
-    }
-    assert_true(n_found > 0);
-    n_header = used;
-    fwrite(&n_header, sizeof n_header, 1, to);
-    fwrite(header, 1, used, to);
-    const size_t n_data = fread(bytes, 1, MOST_BYTES, from);
-    assert_int_equal(fwrite(bytes, 1, n_data, to), n_data);
-    fclose(from);
-    assert_int_equal(fclose(to), 0);
-    free(header);
-    free(bytes);
 }
 
 static void names_the_missing_tensor(void **state)
@@ -358,6 +504,10 @@ int main(void)
         cmocka_unit_test(several_layers_run_in_turn),
         cmocka_unit_test(table_is_text),
         cmocka_unit_test(says_what_is_wrong_with_a_file),
+        cmocka_unit_test(refuses_a_dtype_of_another_use),
+        cmocka_unit_test(refuses_what_it_does_not_compute),
+        cmocka_unit_test(reads_both_forms_of_rope),
+        cmocka_unit_test(refuses_a_bias),
         cmocka_unit_test(decides_the_kind_of_layer),
         cmocka_unit_test(names_the_missing_tensor),
         cmocka_unit_test(names_the_missing_tensor_of_ratio_128),
