@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -301,16 +302,23 @@ dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory, uint64_
     return status == DSR_OK ? load_form(sequence, memory, position) : status;
 }
 
+/* Shows of a long path the end, so that the text has room for the reason. */
+static dsr_status fail_file(const dsr_sequence *sequence, const char *what, const char *path, const char *why)
+{
+    enum { SHOWN_BYTES = 300 };
+    const size_t n = strlen(path);
+    return dsri_fail(sequence->attention->context, DSR_ERR_IO, "sequence: cannot %s %s%s: %s", what,
+                     n > SHOWN_BYTES ? "..." : "", n > SHOWN_BYTES ? path + n - SHOWN_BYTES : path, why);
+}
+
 static dsr_status io_error(const dsr_sequence *sequence, const char *what, const char *path)
 {
-    return dsri_fail(sequence->attention->context, DSR_ERR_IO, "sequence: cannot %s %s: %s", what, path,
-                     errno ? strerror(errno) : "short transfer");
+    return fail_file(sequence, what, path, errno ? strerror(errno) : "short transfer");
 }
 
 static dsr_status not_regular(const dsr_sequence *sequence, const char *what, const char *path)
 {
-    return dsri_fail(sequence->attention->context, DSR_ERR_IO, "sequence: cannot %s %s: not a regular file", what,
-                     path);
+    return fail_file(sequence, what, path, "not a regular file");
 }
 
 enum { PATH_BYTES = 4096, MAX_PARTS = 100 };
@@ -326,15 +334,22 @@ static void take_access(int file, const struct stat *from)
     (void)fchmod(file, mode); /* where that cannot be had, fewer may read the file */
 }
 
-/* Where a file is written until it is whole: a name that is nobody's yet, beside the file it replaces, with the access
- * of that file (*found, or null) from its first byte on. Returns a descriptor, or -1 and errno. */
+/* Where a file is written until it is whole: a name that is nobody's yet, short whatever the path's own, beside the
+ * file it replaces, with the access of that file (*found, or null) from its first byte on. Returns a descriptor, or -1
+ * and errno. */
 static int create_part(const char *path, const struct stat *found, char part[PATH_BYTES])
 {
     const mode_t mode = found != NULL ? S_IRUSR | S_IWUSR : 0666;
+    const char *slash = strrchr(path, '/');
+    const int directory_bytes = slash != NULL ? (int)(slash + 1 - path) : 0;
+    struct timespec now = {0, 0};
     int file = -1;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
     errno = EEXIST;
     for (int i = 0; i < MAX_PARTS && file < 0 && errno == EEXIST; i++) {
-        if (snprintf(part, PATH_BYTES, "%s.part%d", path, i) >= PATH_BYTES)
+        const unsigned long long number = (unsigned long long)now.tv_sec * 1000000000u + (unsigned long)now.tv_nsec;
+        if (snprintf(part, PATH_BYTES, "%.*s.dsrows-%ld-%llx.part", directory_bytes, path, (long)getpid(),
+                     number + (unsigned)i) >= PATH_BYTES)
             errno = ENAMETOOLONG;
         else
             file = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
