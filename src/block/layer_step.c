@@ -852,9 +852,21 @@ static dsr_status check_rows(const call *c, const char *field, const dsr_view *v
     return DSR_OK;
 }
 
+static dsr_status check_given(const call *c, const char *field, const dsr_view *view)
+{
+    if (view->buffer != NULL)
+        return DSR_OK;
+    return dsri_fail(c->context, DSR_ERR_NULL, "%s: %s is null", c->is_prefill ? "prefill" : "decode", field);
+}
+
 static dsr_status check_memory(const call *c, const dsr_view *hidden, const dsr_view *output)
 {
     const char *op = c->is_prefill ? "prefill" : "decode";
+    dsr_status status = check_given(c, "hidden", hidden);
+    if (status == DSR_OK)
+        status = check_given(c, "output", output);
+    if (status != DSR_OK)
+        return status;
     if (hidden->dtype != DSR_DTYPE_BF16)
         return dsri_fail(c->context, DSR_ERR_DTYPE, "%s: hidden must be bf16, got %s", op,
                          dsr_dtype_name(hidden->dtype));
@@ -862,7 +874,7 @@ static dsr_status check_memory(const call *c, const dsr_view *hidden, const dsr_
         return dsri_fail(c->context, DSR_ERR_DTYPE, "%s: output must be f32 or bf16, got %s", op,
                          dsr_dtype_name(output->dtype));
     unsigned char *in, *out;
-    dsr_status status = check_rows(c, "hidden", hidden, &in);
+    status = check_rows(c, "hidden", hidden, &in);
     if (status == DSR_OK)
         status = check_rows(c, "output", output, &out);
     if (status != DSR_OK)

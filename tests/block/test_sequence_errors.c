@@ -163,8 +163,13 @@ static void step_views(void **state)
     expect_step(&s, &step, DSR_ERR_SIZE);
     expect_text(&s.f, "decode: entry 1: output holds 764 bytes, needs 768 up to row 5");
     step = good;
-    step.hidden.buffer = NULL;
+    step.hidden = dsr_view_whole(NULL, DSR_DTYPE_F32);
     expect_step(&s, &step, DSR_ERR_NULL);
+    expect_text(&s.f, "decode: hidden is null");
+    step = good;
+    step.output = dsr_view_whole(NULL, DSR_DTYPE_F16);
+    expect_step(&s, &step, DSR_ERR_NULL);
+    expect_text(&s.f, "decode: output is null");
     step = good;
     step.output.byte_offset = 1;
     step.output.byte_length -= 4;
@@ -346,6 +351,10 @@ static void prefill_arguments(void **state)
     assert_status(dsr_attention_prefill(s.f.layer, s.a, 6, hidden, output), DSR_ERR_FULL);
     expect_text(&s.f, "prefill: the sequence holds ");
     assert_status(dsr_attention_prefill(s.f.layer, s.a, UINT64_MAX, hidden, output), DSR_ERR_FULL);
+    assert_status(dsr_attention_prefill(s.f.layer, s.a, 1, (dsr_view){0}, output), DSR_ERR_NULL);
+    expect_text(&s.f, "prefill: hidden is null");
+    assert_status(dsr_attention_prefill(s.f.layer, s.a, 1, hidden, (dsr_view){0}), DSR_ERR_NULL);
+    expect_text(&s.f, "prefill: output is null");
     changed.dtype = DSR_DTYPE_U16;
     assert_status(dsr_attention_prefill(s.f.layer, s.a, 1, changed, output), DSR_ERR_DTYPE);
     changed = dsr_view_slice(hidden, 0, 2 * BLOCK_HIDDEN - 1);
