@@ -328,7 +328,7 @@ static uint64_t attention_flag_bytes(const void *plan)
 /* att_shared of attention_row.cu: two tiles of 64 slots; numerators of 5 ranks in the place of queries; weights,
  * statistics. */
 #define ROW_SHARED_BYTES(n_heads)                                                                                      \
-    (2 * 64 * 1024 + 5 * (((n_heads) + 4) / 5) * 128 * 16 + (n_heads) * (128 + 5 * 8 + 8 + 12 * 4) + 16 + 2 * 64 + 16)
+    (2 * 64 * 1024 + 5 * (((n_heads) + 4) / 5) * 128 * 16 + (n_heads) * (128 + 7 * 8 + 11 * 4) + 16 + 2 * 64 + 16)
 
 #define ROW_ATTENTION(which)                                                                                           \
     {.op = which,                                                                                                      \

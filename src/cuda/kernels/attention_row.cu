@@ -37,13 +37,12 @@ template <int HEADS> struct att_shared {
     };
     uint8_t p[HEADS * PANEL_ROW_BYTES]; /* a panel of the tile's weights: heads are rows of slots */
     float2 statistics[ATT_RANKS][HEADS];
-    float2 join_factors[HEADS];
+    float2 join_factors[2][HEADS];
     float tile_max[4][HEADS]; /* of group 0's warps */
     float scale[HEADS];       /* exp(old max - new max) */
     float max[HEADS];         /* of the rank */
     float sum[4][HEADS];
     float sinks[HEADS];
-    uint32_t is_bad_head[HEADS];
     uint64_t statistics_are_here, values_are_here;
     uint8_t is_selected[2][TILE_SLOTS];
     uint32_t is_bad;
@@ -106,10 +105,34 @@ static __device__ __forceinline__ int32_t load_index(const attention_query &at, 
     return slot < TILE_SLOTS && i < at.width ? at.indices[i] : -1;
 }
 
-/* A loader's share of rows that are not plain copies, a few rows at once; lane i knows where the i-th lies. */
-template <row_form FORM> static __device__ __forceinline__ void decode_rows(const dsri_cache_entry &own, uint8_t *kv)
+/* A slot's index and row. */
+struct att_slot {
+    int32_t index;
+    dsri_cache_entry row;
+};
+
+static __device__ __forceinline__ att_slot find_slot(const attention_query &at, int32_t index)
 {
-    enum { AT_ONCE = 2 };
+    att_slot slot = {index, find_row(at, index)};
+    return slot;
+}
+
+/* Asks for packed rows of a loader's slots, to find them in the L2 cache. */
+static __device__ __forceinline__ void prefetch_packed(const dsri_cache_entry &own)
+{
+    if (own.values == nullptr)
+        return;
+#pragma unroll
+    for (uint32_t i = 0; i < DSRI_FP8_ROW_BYTES; i += 128)
+        prefetch_line(own.values + i);
+    prefetch_line(own.values + DSRI_FP8_ROW_BYTES - 1);
+    prefetch_line(own.scales);
+}
+
+/* A loader's share of rows that are not plain copies, AT_ONCE rows at once; lane i knows where the i-th lies. */
+template <row_form FORM, int AT_ONCE>
+static __device__ __forceinline__ void decode_rows(const dsri_cache_entry &own, uint8_t *kv)
+{
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll 1
     for (uint32_t first = 0; first < LOADER_SLOTS; first += AT_ONCE) {
@@ -134,28 +157,27 @@ template <row_form FORM> static __device__ __forceinline__ void decode_rows(cons
 }
 
 /* A loader's share of a tile; rows of slots that select nothing become zeros. Copies may be under way after. */
-template <int HEADS>
-static __device__ __forceinline__ void bring_tile(const attention_query &at, int32_t index, uint32_t place,
+template <int HEADS, int AT_ONCE>
+static __device__ __forceinline__ void bring_tile(const attention_query &at, const att_slot &own, uint32_t place,
                                                   att_shared<HEADS> &shared)
 {
     const uint32_t own_slot = loader_slot(threadIdx.x % 32);
-    const dsri_cache_entry own = find_row(at, index);
-    if (!own.values && index != -1)
+    if (!own.row.values && own.index != -1)
         shared.is_bad = 1;
     if (own_slot < TILE_SLOTS)
-        shared.is_selected[place][own_slot] = own.values != nullptr;
+        shared.is_selected[place][own_slot] = own.row.values != nullptr;
     if (at.form == ROW_WORDS) {
 #pragma unroll
         for (uint32_t i = 0; i < LOADER_SLOTS; i++) {
-            const uint8_t *row = of_lane(own.values, i);
+            const uint8_t *row = of_lane(own.row.values, i);
             const uint32_t slot = loader_slot(i);
             if (slot < TILE_SLOTS)
                 bring_row(shared.kv[place], row ? row : at.cache->pages, row != nullptr, slot, KV_PANEL_BYTES);
         }
     } else if (at.form == ROW_FP8) {
-        decode_rows<ROW_FP8>(own, shared.kv[place]);
+        decode_rows<ROW_FP8, AT_ONCE>(own.row, shared.kv[place]);
     } else {
-        decode_rows<ROW_HALVES>(own, shared.kv[place]);
+        decode_rows<ROW_HALVES, 2>(own.row, shared.kv[place]);
     }
 }
 
@@ -181,10 +203,23 @@ static __device__ __forceinline__ void bring_queries(const attention_query &at, 
 
 /* ---- weights, by group 0 ---- */
 
-/* Statistics of a rank so far of a lane's heads 8 * (c / 2) + lane % 4 * 2 + c % 2; sums of its own slots. */
-template <int HEADS> struct att_softmax {
-    float max[HEADS / 4], sum[HEADS / 4];
+/* Max of a head's logits in a rank so far, infinity where the head must be zero, and the sum of its weights of a warp's
+ * slots. A lane has head softmax_head(). */
+struct att_softmax {
+    float max, sum;
 };
+
+template <int HEADS> static __device__ __forceinline__ uint32_t softmax_head()
+{
+    const uint32_t lane = threadIdx.x % 32, column = lane / 4 * (HEADS / 4) / 8;
+    return column / 2 * 8 + lane % 4 * 2 + column % 2;
+}
+
+/* The value of the lane whose own head is head 8 * (column / 2) + lane % 4 * 2 + column % 2. */
+template <int HEADS> static __device__ __forceinline__ float of_column(float value, int column)
+{
+    return __shfl_sync(0xffffffffu, value, column * (128 / HEADS) + (int)(threadIdx.x % 4));
+}
 
 /* Folds each of N values over the 8 lanes whose numbers differ by multiples of 4. A lane gets the one numbered
  * lane / 4 * N / 8. The order of the fold does not depend on N. */
@@ -216,15 +251,7 @@ static __device__ __forceinline__ float sum_of(float a, float b)
     return a + b;
 }
 
-/* Hands a value of each head to others: of[warp][head]. */
-template <int HEADS, float FOLD(float, float)>
-static __device__ __forceinline__ void tell_heads(float values[HEADS / 4], float of[4][HEADS])
-{
-    const uint32_t lane = threadIdx.x % 32, column = lane / 4 * (HEADS / 4) / 8;
-    of[threadIdx.x / 32][column / 2 * 8 + lane % 4 * 2 + column % 2] = fold_lanes<HEADS / 4, FOLD>(values);
-}
-
-/* logits[4 j + i]: slot 16 * warp + lane / 4 + i / 2 * 8, head 8 j + lane % 4 * 2 + i % 2. */
+/* Starts: logits[4 j + i] is slot 16 * warp + lane / 4 + i / 2 * 8, head 8 j + lane % 4 * 2 + i % 2. */
 template <int HEADS>
 static __device__ __forceinline__ void multiply_by_queries(const uint8_t *kv, const uint8_t *q,
                                                            float (&logits)[HEADS / 2])
@@ -238,96 +265,79 @@ static __device__ __forceinline__ void multiply_by_queries(const uint8_t *kv, co
     for (int i = 0; i < DSRI_HEAD_DIM / 16; i++)
         multiply_add_shared<HEADS, 0>(logits, matrix_further(rows, i / 4 * KV_PANEL_BYTES + i % 4 * 32),
                                       matrix_further(heads, i / 4 * HEADS * PANEL_ROW_BYTES + i % 4 * 32), i != 0);
-    finish_products(logits);
 }
 
-/* Scales and masks logits and tells their max over a warp's slots. */
+/* Scales and masks logits; max of the own head over a warp's slots. Rows of slots that select nothing are zeros. */
 template <int HEADS>
-static __device__ __forceinline__ void mask_logits(float scale, const uint8_t *is_selected, float (&logits)[HEADS / 2],
-                                                   att_shared<HEADS> &shared)
+static __device__ __forceinline__ float mask_logits(float scale, const uint8_t *is_selected, float (&logits)[HEADS / 2])
 {
-    const uint32_t lane = threadIdx.x % 32, slot = threadIdx.x / 32 * 16 + lane / 4;
+    const uint32_t slot = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
     const bool is_slot[2] = {is_selected[slot] != 0, is_selected[slot + 8] != 0};
     float max[HEADS / 4];
 #pragma unroll
     for (int c = 0; c < HEADS / 4; c++) {
-        bool is_bad = false;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float &logit = logits[c / 2 * 4 + c % 2 + 2 * r];
-            const float l = logit * scale;
-            is_bad = is_bad || (is_slot[r] && !(fabsf(l) <= 3.402823466e38f));
-            logit = is_slot[r] ? l : minus_infinity();
-        }
-        max[c] = fmaxf(logits[c / 2 * 4 + c % 2], logits[c / 2 * 4 + c % 2 + 2]);
-        if (is_bad)
-            shared.is_bad_head[c / 2 * 8 + lane % 4 * 2 + c % 2] = 1;
+        float &low = logits[c / 2 * 4 + c % 2], &high = logits[c / 2 * 4 + c % 2 + 2];
+        low *= scale;
+        high *= scale;
+        const float is_bad = fmaf(low, 0.0f, high * 0.0f); /* a NaN if one is not finite */
+        low = is_slot[0] ? low : minus_infinity();
+        high = is_slot[1] ? high : minus_infinity();
+        max[c] = is_bad == 0.0f ? fmaxf(low, high) : -minus_infinity();
     }
-    tell_heads<HEADS, greater>(max, shared.tile_max);
+    return fold_lanes<HEADS / 4, greater>(max);
 }
 
-/* Weights of logits as BF16 to shared.p, and the rank's statistics so far. */
+/* Weights of logits as BF16 to shared.p; the sum of the own head's. offset: the own head's max, or 0. */
 template <int HEADS>
-static __device__ __forceinline__ void weigh(const float (&logits)[HEADS / 2], att_softmax<HEADS> &softmax,
-                                             att_shared<HEADS> &shared)
+static __device__ __forceinline__ float weigh(const float (&logits)[HEADS / 2], float offset, att_shared<HEADS> &shared)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t pairs[HEADS / 8][2]; /* two heads of a slot */
+    float sums[HEADS / 4];
 #pragma unroll
     for (int j = 0; j < HEADS / 8; j++) {
-        const uint32_t head = 8 * j + lane % 4 * 2;
-        float weights[2][2];
+        const float low = of_column<HEADS>(offset, 2 * j), high = of_column<HEADS>(offset, 2 * j + 1);
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            float &max = softmax.max[2 * j + e];
-            const float old = max;
-            max = fmaxf(fmaxf(fmaxf(shared.tile_max[0][head + e], shared.tile_max[1][head + e]),
-                              fmaxf(shared.tile_max[2][head + e], shared.tile_max[3][head + e])),
-                        old);
-            const float factor = old == minus_infinity() ? 0.0f : exp_approximate(old - max);
-            const float offset = max == minus_infinity() ? 0.0f : max;
-            weights[0][e] = exp_approximate(logits[4 * j + e] - offset);
-            weights[1][e] = exp_approximate(logits[4 * j + e + 2] - offset);
-            softmax.sum[2 * j + e] *= factor;
-            if (threadIdx.x < 4)
-                shared.scale[head + e] = factor;
-        }
-        pairs[j][0] = round_to_bf16_pair(weights[0][0], weights[0][1]);
-        pairs[j][1] = round_to_bf16_pair(weights[1][0], weights[1][1]);
-        softmax.sum[2 * j] += __uint_as_float(pairs[j][0] << 16) + __uint_as_float(pairs[j][1] << 16);
-        softmax.sum[2 * j + 1] +=
-            __uint_as_float(pairs[j][0] & 0xffff0000u) + __uint_as_float(pairs[j][1] & 0xffff0000u);
+        for (int r = 0; r < 2; r++)
+            pairs[j][r] = round_to_bf16_pair(exp_approximate(logits[4 * j + 2 * r] - low),
+                                             exp_approximate(logits[4 * j + 2 * r + 1] - high));
+        sums[2 * j] = __uint_as_float(pairs[j][0] << 16) + __uint_as_float(pairs[j][1] << 16);
+        sums[2 * j + 1] = __uint_as_float(pairs[j][0] & 0xffff0000u) + __uint_as_float(pairs[j][1] & 0xffff0000u);
     }
 #pragma unroll
     for (int j = 0; j < HEADS / 8; j += 2)
         store_matrices_transposed(shared_address(shared.p) +
                                       place_of_piece(2 * warp + lane / 8 % 2, 8 * (j + lane / 16) + lane % 8, 0),
                                   pairs[j]);
+    return fold_lanes<HEADS / 4, sum_of>(sums);
 }
 
 /* A tile's weights to shared.p and scale; with the last of a rank its max and sum, too. */
 template <int HEADS>
 static __device__ __forceinline__ void weigh_tile(float scale, uint32_t place, bool is_first, bool is_last,
-                                                  att_softmax<HEADS> &softmax, att_shared<HEADS> &shared)
+                                                  att_softmax &softmax, att_shared<HEADS> &shared)
 {
+    const uint32_t warp = threadIdx.x / 32, head = softmax_head<HEADS>();
     float logits[HEADS / 2];
-    if (is_first)
-#pragma unroll
-        for (int c = 0; c < HEADS / 4; c++) {
-            softmax.max[c] = minus_infinity();
-            softmax.sum[c] = 0.0f;
-        }
     multiply_by_queries<HEADS>(shared.kv[place], shared.q, logits);
-    mask_logits<HEADS>(scale, shared.is_selected[place], logits, shared);
+    finish_products(logits);
+    shared.tile_max[warp][head] = mask_logits<HEADS>(scale, shared.is_selected[place], logits);
     named_barrier(1, GROUP_THREADS);
-    weigh<HEADS>(logits, softmax, shared);
-    if (!is_last)
-        return;
-    tell_heads<HEADS, sum_of>(softmax.sum, shared.sum);
-    if (threadIdx.x < 4)
-#pragma unroll
-        for (int c = 0; c < HEADS / 4; c++)
-            shared.max[c / 2 * 8 + threadIdx.x * 2 + c % 2] = softmax.max[c];
+    const float old = is_first ? minus_infinity() : softmax.max;
+    const float max = fmaxf(fmaxf(fmaxf(shared.tile_max[0][head], shared.tile_max[1][head]),
+                                  fmaxf(shared.tile_max[2][head], shared.tile_max[3][head])),
+                            old);
+    const float sum = weigh<HEADS>(logits, max == minus_infinity() ? 0.0f : max, shared);
+    const float factor = old == minus_infinity() ? 0.0f : exp_approximate(old - max);
+    softmax.max = max;
+    softmax.sum = is_first ? sum : softmax.sum * factor + sum;
+    if (warp == 0)
+        shared.scale[head] = factor;
+    if (is_last) {
+        shared.sum[warp][head] = softmax.sum;
+        if (warp == 0)
+            shared.max[head] = max;
+    }
 }
 
 /* ---- values, by all groups ---- */
@@ -378,8 +388,9 @@ static __device__ __forceinline__ att_joined join_sink(float sink)
 template <int HEADS>
 static __device__ __forceinline__ float2 statistics_of(const att_shared<HEADS> &shared, uint32_t head)
 {
-    const float max = shared.is_bad_head[head] ? __uint_as_float(0x7fc00000u) : shared.max[head];
-    return make_float2(max, (shared.sum[0][head] + shared.sum[1][head]) + (shared.sum[2][head] + shared.sum[3][head]));
+    const float max = shared.max[head];
+    return make_float2(max == -minus_infinity() ? __uint_as_float(0x7fc00000u) : max,
+                       (shared.sum[0][head] + shared.sum[1][head]) + (shared.sum[2][head] + shared.sum[3][head]));
 }
 
 /* Takes a rank's max and sum in; factors of the numerators so far and of the rank's. */
@@ -404,27 +415,35 @@ static __device__ __forceinline__ float final_factor(const att_joined &joined)
     return joined.is_bad ? __uint_as_float(0x7fc00000u) : __fdividef(1.0f, joined.sum);
 }
 
-/* Four numerators of a lane: features `feature` and 8 further, heads `head` (even) and the next. Lanes 4 apart have the
- * next feature, and take a head of both each. */
-static __device__ __forceinline__ void write_outputs(uint16_t *output, uint32_t head, uint32_t feature,
-                                                     const float values[4], float2 factors)
+/* Two values as BF16, +0 where one is not finite. */
+static __device__ __forceinline__ uint32_t finite_bf16_pair(float low, float high)
 {
-    const uint32_t is_odd = threadIdx.x / 4 % 2;
-    const uint32_t low = f32_to_finite_bf16(values[0] * factors.x) | (uint32_t)f32_to_finite_bf16(values[2] * factors.x)
-                                                                         << 16;
-    const uint32_t high =
-        f32_to_finite_bf16(values[1] * factors.y) | (uint32_t)f32_to_finite_bf16(values[3] * factors.y) << 16;
+    const uint32_t pair = round_to_bf16_pair(low, high), size = pair & 0x7fff7fffu;
+    const uint32_t is_bad = (size + 0x00800080u) & 0x80008000u;
+    return is_bad == 0 ? pair : pair & ~((is_bad >> 15) * 0xffffu);
+}
+
+/* Outputs of four numerators of a lane: features f and f + 8, heads h (even) and the next, as pairs of features from f
+ * and f + 8 on (f even) of head h, or from f - 1 and f + 7 on (f odd) of the next. Lanes 4 apart have features f and
+ * the next. */
+static __device__ __forceinline__ void pair_outputs(const float values[4], float2 factors, uint32_t pairs[2])
+{
+    const bool is_odd = threadIdx.x / 4 % 2;
+    const uint32_t low = finite_bf16_pair(values[0] * factors.x, values[2] * factors.x);
+    const uint32_t high = finite_bf16_pair(values[1] * factors.y, values[3] * factors.y);
     const uint32_t other = __shfl_xor_sync(0xffffffffu, is_odd ? low : high, 4), own = is_odd ? high : low;
     const uint32_t first = is_odd ? other : own, second = is_odd ? own : other;
-    uint16_t *to = output + (head + is_odd) * DSRI_HEAD_DIM + feature - is_odd;
+    pairs[0] = __byte_perm(first, second, 0x5410);
+    pairs[1] = __byte_perm(first, second, 0x7632);
+}
+
+static __device__ __forceinline__ void write_pair(uint16_t *to, uint32_t pair)
+{
     if ((uintptr_t)to % 4 == 0) {
-        *reinterpret_cast<uint32_t *>(to) = __byte_perm(first, second, 0x5410);
-        *reinterpret_cast<uint32_t *>(to + 8) = __byte_perm(first, second, 0x7632);
+        *reinterpret_cast<uint32_t *>(to) = pair;
     } else {
-        to[0] = (uint16_t)first;
-        to[1] = (uint16_t)second;
-        to[8] = (uint16_t)(first >> 16);
-        to[9] = (uint16_t)(second >> 16);
+        to[0] = (uint16_t)pair;
+        to[1] = (uint16_t)(pair >> 16);
     }
 }
 
@@ -434,15 +453,13 @@ extern __shared__ uint4 shared_memory[];
 
 template <int HEADS> static __device__ __forceinline__ void prepare(att_shared<HEADS> &shared)
 {
-    if (threadIdx.x < HEADS)
-        shared.is_bad_head[threadIdx.x] = 0;
     if (threadIdx.x == 0)
         shared.is_bad = 0;
 }
 
-/* Tiles first to end - 1 of ranks; after_weights(is_last) is called when the last weights of a rank are there, all
- * logits of the block if it is the last rank; after_rank() when its values are. */
-template <int HEADS, typename AFTER_WEIGHTS, typename AFTER_RANK>
+/* Tiles first to end - 1 of ranks. after_weights(i) is called when the last weights of the block's i-th rank are there,
+ * after_rank(i) when its values are, perhaps after the next rank's weights. */
+template <int HEADS, int AT_ONCE, typename AFTER_WEIGHTS, typename AFTER_RANK>
 static __device__ __forceinline__ void attend(const attention_query &at, const dsri_attention_plan &plan,
                                               uint32_t first_head, uint32_t first, uint32_t end, uint32_t tiles_a_rank,
                                               att_shared<HEADS> &shared, float (&values)[HEADS],
@@ -450,58 +467,75 @@ static __device__ __forceinline__ void attend(const attention_query &at, const d
 {
     const bool is_loader = threadIdx.x >= GROUP_THREADS;
     uint32_t brought = first; /* tiles before this one are under way or there */
-    int32_t index = -1;
+    const bool is_plain = at.form == ROW_WORDS;
+    att_slot own = {-1, {nullptr, nullptr}}; /* of the next tile to bring, if rows are not plain copies */
+    int32_t index = -1;                      /* of the next tile to bring, or of the one after it */
     if (is_loader) {
         index = load_index(at, first);
         const int32_t second = load_index(at, first + 1);
         if (first < end)
-            bring_tile(at, index, 0, shared);
+            bring_tile<HEADS, AT_ONCE>(at, find_slot(at, index), 0, shared);
+        own = find_slot(at, second);
+        index = load_index(at, first + 2);
         brought = first + 1;
-        index = second;
     } else {
         bring_queries(at, plan.sinks, first_head, shared);
     }
     copy_async_commit();
-    if (is_loader && at.form == ROW_WORDS && brought < end) {
-        bring_tile(at, index, 1, shared);
+    if (is_loader && is_plain && brought < end) {
+        bring_tile<HEADS, AT_ONCE>(at, own, 1, shared);
         brought++;
-        index = load_index(at, brought);
     }
     copy_async_commit();
     copy_async_wait<1>();
     order_before_matrices();
     __syncthreads();
-    att_softmax<HEADS> softmax;
-    uint32_t tile_of_rank = 0;
+    att_softmax softmax;
+    uint32_t tile_of_rank = 0, n_ranks = 0;
 #pragma unroll 1
     for (uint32_t tile = first; tile < end; tile++) {
         const uint32_t place = (tile - first) % 2;
         const bool is_first = tile_of_rank == 0, is_last = tile_of_rank + 1 == tiles_a_rank || tile + 1 == end;
+        const bool is_new_rank = is_first && tile != first;
         if (!is_loader) {
-            weigh_tile(plan.scale, place, is_first, is_last, softmax, shared);
+            weigh_tile<HEADS>(plan.scale, place, is_first, is_last, softmax, shared);
             order_before_matrices();
-        } else if (brought == tile + 1 && brought < end) {
-            bring_tile(at, index, place ^ 1, shared);
-            brought++;
-            index = load_index(at, brought);
+        } else {
+            if (brought == tile + 1 && brought < end) {
+                att_slot now = own;
+                own = find_slot(at, index);
+                if (is_plain)
+                    now = own;
+                bring_tile<HEADS, AT_ONCE>(at, now, place ^ 1, shared);
+                brought++;
+                index = load_index(at, brought + !is_plain);
+                if (at.form == ROW_FP8)
+                    prefetch_packed(own.row);
+            }
+            if (is_new_rank)
+                after_rank(n_ranks - 1);
         }
         __syncthreads();
         if (is_last)
-            after_weights(tile + 1 == end);
+            after_weights(n_ranks);
+        if (is_new_rank && !is_loader) /* group 0 makes the weights before, for which all wait */
+            after_rank(n_ranks - 1);
         add_values(place, is_first, shared, values);
         copy_async_commit();
         copy_async_wait<0>();
         order_before_matrices();
         __syncthreads();
-        if (is_last)
-            after_rank();
+        n_ranks += is_last;
         tile_of_rank = is_last ? 0 : tile_of_rank + 1;
     }
+    if (first < end)
+        after_rank(n_ranks - 1);
 }
 
 /* ---- a rank a block ---- */
 
-/* Hands the block's statistics to all blocks, and its numerators to those that join them. */
+/* Hands the block's statistics to all blocks, and its numerators to those that join them: the others' arrive at
+ * barriers, its own are there after a barrier of the block. */
 template <int HEADS>
 static __device__ __forceinline__ void send_parts(bool has_tiles, const float (&values)[HEADS], uint32_t rank,
                                                   att_shared<HEADS> &shared)
@@ -514,14 +548,20 @@ static __device__ __forceinline__ void send_parts(bool has_tiles, const float (&
             statistics = statistics_of(shared, head);
         if (shared.is_bad)
             statistics.x = __uint_as_float(0x7fc00000u);
-        send_float2(&shared.statistics[rank][head], statistics, &shared.statistics_are_here, threadIdx.x / HEADS);
+        if (threadIdx.x / HEADS == rank)
+            shared.statistics[rank][head] = statistics;
+        else
+            send_float2(&shared.statistics[rank][head], statistics, &shared.statistics_are_here, threadIdx.x / HEADS);
     }
 #pragma unroll
     for (uint32_t n = 0; n < HEADS / 4; n++) {
         const uint32_t piece = group * (HEADS / 4) + n;
-        const float *v = values + 4 * n;
-        send_float4(&shared.parts[rank][piece / ATT_RANKS][i], make_float4(v[0], v[1], v[2], v[3]),
-                    &shared.values_are_here, piece % ATT_RANKS);
+        const float4 part = make_float4(values[4 * n], values[4 * n + 1], values[4 * n + 2], values[4 * n + 3]);
+        float4 *to = &shared.parts[rank][piece / ATT_RANKS][i];
+        if (piece % ATT_RANKS == rank)
+            *to = part;
+        else
+            send_float4(to, part, &shared.values_are_here, piece % ATT_RANKS);
     }
 }
 
@@ -552,7 +592,11 @@ static __device__ __forceinline__ void join_piece(uint32_t n_ranks, uint32_t ran
             sums[2] = join_value(sums[2], factors[r][0], part.z);
             sums[3] = join_value(sums[3], factors[r][1], part.w);
         }
-    write_outputs(output, head, feature, sums, make_float2(final_factor(joined[0]), final_factor(joined[1])));
+    uint32_t pairs[2];
+    pair_outputs(sums, make_float2(final_factor(joined[0]), final_factor(joined[1])), pairs);
+    uint16_t *to = output + (head + lane / 4 % 2) * DSRI_HEAD_DIM + feature / 2 * 2;
+    write_pair(to, pairs[0]);
+    write_pair(to + 8, pairs[1]);
 }
 
 template <int HEADS>
@@ -570,19 +614,22 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
         shared_barrier_init(&shared.statistics_are_here, 1);
         shared_barrier_init(&shared.values_are_here, 1);
         shared_barriers_ready();
-        shared_barrier_arrive_expecting(&shared.statistics_are_here, sizeof shared.statistics);
-        shared_barrier_arrive_expecting(&shared.values_are_here, ATT_RANKS * n_pieces * sizeof shared.parts[0][0]);
+        shared_barrier_arrive_expecting(&shared.statistics_are_here, (ATT_RANKS - 1) * sizeof shared.statistics[0]);
+        shared_barrier_arrive_expecting(&shared.values_are_here,
+                                        (ATT_RANKS - 1) * n_pieces * sizeof shared.parts[0][0]);
     }
     __syncthreads();
     wait_for_prior_launch();
     float values[HEADS] = {};
-    attend<HEADS>(
-        at, plan, first_head, first, end, tiles.a_rank, shared, values, [](bool) { cluster_arrive(); }, []() {});
+    attend<HEADS, 6>(
+        at, plan, first_head, first, end, tiles.a_rank, shared, values, [](uint32_t) { cluster_arrive(); },
+        [](uint32_t) {});
     if (first == end)
         cluster_arrive();
     let_next_launch_start();
     cluster_wait(); /* the other blocks' barriers are ready, and their queries no longer needed */
     send_parts<HEADS>(first < end, values, rank, shared);
+    __syncthreads();
 #pragma unroll 1
     for (uint32_t place = threadIdx.x / GROUP_THREADS; place < n_pieces; place += 4)
         join_piece<HEADS>(n_ranks, rank, place, shared, at.output + (uint64_t)first_head * DSRI_HEAD_DIM);
@@ -602,6 +649,39 @@ extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(B
 
 /* ---- all ranks in one block ---- */
 
+enum { STAGED_ROW_BYTES = DSRI_HEAD_DIM * 2 + 16 };
+
+/* Outputs of numerators to shared.kv[0], of which shared.scale are the factors. */
+template <int HEADS>
+static __device__ __forceinline__ void stage_outputs(const float (&sums)[HEADS], att_shared<HEADS> &shared)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t feature = threadIdx.x / GROUP_THREADS * 128 + threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 8 * 2;
+#pragma unroll
+    for (int n = 0; n < HEADS / 4; n++) {
+        const uint32_t head = n % (HEADS / 8) * 8 + lane % 4 * 2;
+        uint32_t pairs[2];
+        pair_outputs(sums + 4 * n, make_float2(shared.scale[head], shared.scale[head + 1]), pairs);
+        uint8_t *to = shared.kv[0] + (head + lane / 4 % 2) * STAGED_ROW_BYTES + (feature + n / (HEADS / 8) * 64) * 2;
+        *reinterpret_cast<uint32_t *>(to) = pairs[0];
+        *reinterpret_cast<uint32_t *>(to + 16) = pairs[1];
+    }
+}
+
+template <int HEADS> static __device__ __forceinline__ void write_staged(const uint8_t *staged, uint16_t *output)
+{
+    const bool is_aligned = is_word_aligned(output, 0);
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < HEADS * DSRI_HEAD_DIM / 8; i += BLOCK_THREADS) {
+        const uint8_t *from = staged + i / (DSRI_HEAD_DIM / 8) * STAGED_ROW_BYTES + i % (DSRI_HEAD_DIM / 8) * 16;
+        if (is_aligned)
+            *reinterpret_cast<uint4 *>(output + 8 * i) = *reinterpret_cast<const uint4 *>(from);
+        else
+            for (uint32_t k = 0; k < 8; k++)
+                output[8 * i + k] = reinterpret_cast<const uint16_t *>(from)[k];
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     dsr_attention_rows_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
@@ -618,19 +698,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     wait_for_prior_launch();
     if (joins)
         joined = join_sink(plan.sinks[first_head + lane]);
-    attend<HEADS>(
+    attend<HEADS, 3>(
         at, plan, first_head, 0, tiles.n, tiles.a_rank, shared, values,
-        [&](bool) {
+        [&](uint32_t i) {
             if (joins)
-                shared.join_factors[lane] = join_statistics(joined, statistics_of(shared, lane));
+                shared.join_factors[i % 2][lane] = join_statistics(joined, statistics_of(shared, lane));
         },
-        [&]() {
+        [&](uint32_t rank) {
 #pragma unroll
             for (int j = 0; j < HEADS / 8; j++)
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     const int n = i / 4 * (HEADS / 2) + 4 * j + i % 4;
-                    sums[n] = join_value(sums[n], shared.join_factors[8 * j + lane % 4 * 2 + i % 2], values[n]);
+                    sums[n] =
+                        join_value(sums[n], shared.join_factors[rank % 2][8 * j + lane % 4 * 2 + i % 2], values[n]);
                 }
         });
     let_next_launch_start();
@@ -639,14 +720,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         shared.scale[lane] = final_factor(joined);
     }
     __syncthreads();
-    uint16_t *output = at.output + (uint64_t)first_head * DSRI_HEAD_DIM;
-    const uint32_t feature = threadIdx.x / GROUP_THREADS * 128 + threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int n = 0; n < HEADS / 4; n++) {
-        const uint32_t head = n % (HEADS / 8) * 8 + lane % 4 * 2;
-        const float2 factors = make_float2(shared.scale[head], shared.scale[head + 1]);
-        write_outputs(output, head, feature + n / (HEADS / 8) * 64, sums + 4 * n, factors);
-    }
+    stage_outputs<HEADS>(sums, shared);
+    __syncthreads();
+    write_staged<HEADS>(shared.kv[0], at.output + (uint64_t)first_head * DSRI_HEAD_DIM);
 }
 
 #endif

@@ -168,6 +168,12 @@ template <int N> static __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
+/* Asks for the line of device memory at p to be in the L2 cache. */
+static __device__ __forceinline__ void prefetch_line(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(p));
+}
+
 /* ---- tensor cores ---- */
 
 /* Four 8 x 8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8. */

@@ -146,6 +146,10 @@ template <int N> static inline void copy_async_wait()
     emulator_copy_wait(N);
 }
 
+static inline void prefetch_line(const void *)
+{
+}
+
 /* ---- tensor cores ---- */
 
 struct matrix_rows {
