@@ -51,12 +51,14 @@ typedef enum score_pattern {
     ONE_TILE, /* the best side by side, the others equal */
     COMB,     /* the best 4,096 keys apart and in fours, the others random */
     EDGE,     /* as many equal ones below the best as chosen places are left, and more */
+    SPREAD,   /* 1,024 great values, each the first of a four, the others random */
+    OUTLIER,  /* a few values far above the others, which are random */
     N_PATTERNS
 } score_pattern;
 
-static const char *const pattern_names[N_PATTERNS] = {"random",   "equal",    "few",        "rising",
-                                                      "falling",  "crowd",    "mostly bad", "all bad",
-                                                      "negative", "one tile", "comb",       "edge"};
+static const char *const pattern_names[N_PATTERNS] = {"random", "equal",      "few",     "rising",   "falling",
+                                                      "crowd",  "mostly bad", "all bad", "negative", "one tile",
+                                                      "comb",   "edge",       "spread",  "outlier"};
 
 /* The two features of key t, multiples of 2^-7 below 2 and of 2^-15 below 2^-8. */
 static void draw_key(score_pattern pattern, uint32_t t, uint32_t n, uint64_t *state, uint16_t key[2])
@@ -83,6 +85,12 @@ static void draw_key(score_pattern pattern, uint32_t t, uint32_t n, uint64_t *st
         break;
     case EDGE:
         value = t % 64 == 63 ? 30000 + next_random(state) % 2000 : 29999 - (t % 64 > 40);
+        break;
+    case SPREAD:
+        value = t < 4096 && t % 4 == 0 ? 30000 + next_random(state) % 2000 : next_random(state) % 29000;
+        break;
+    case OUTLIER:
+        value = t % 1000 == 7 ? 32000 + t / 1000 : next_random(state) % 64;
         break;
     case CROWD:
         value = t == n / 2 ? 32767 : 16384 + next_random(state) % 2;
