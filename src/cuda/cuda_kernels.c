@@ -102,6 +102,13 @@ static dsri_cuda_grid scores_grid(const void *plan)
     return (dsri_cuda_grid){at_most(index_tiles(plan, 128), SCORE_BLOCKS), 1, 1};
 }
 
+/* A tile for each multiprocessor at most, and heads that indexer_scores.cu deals to as many threads. */
+static int has_few_tiles(const void *plan)
+{
+    const dsri_indexer_plan *p = plan;
+    return p->n_heads >= 64 && index_tiles(p, 128) <= SCORE_BLOCKS / 2;
+}
+
 static dsri_cuda_grid tensor_scores_grid(const void *plan)
 {
     return (dsri_cuda_grid){at_most(index_tiles(plan, 128), TENSOR_SCORE_BLOCKS), 1, 1};
@@ -204,6 +211,12 @@ enum {
     {                                                                                                                  \
         .entry = "dsr_indexer_scores_fp4__cuda", .block_x = 384, .waits = 1, .shared_bytes = FP4_SCORES_SHARED_BYTES,  \
         .grid = tensor_scores_grid,                                                                                    \
+    }
+
+#define EXACT_SCORES_LAUNCH(name, n_threads)                                                                           \
+    {                                                                                                                  \
+        .entry = name, .block_x = n_threads, .waits = 1, .shared_bytes = SCORES_SHARED_BYTES,                          \
+        .shared_of = scores_shared, .grid = scores_grid,                                                               \
     }
 
 #define SELECT_LAUNCH                                                                                                  \
@@ -381,13 +394,11 @@ static const dsri_cuda_kernel kernels[] = {
      .accepts = has_packed_keys_alone},
     {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
-     .launches = {{.entry = "dsr_indexer_scores_bf16__cuda",
-                   .block_x = 128,
-                   .waits = 1,
-                   .shared_bytes = SCORES_SHARED_BYTES,
-                   .shared_of = scores_shared,
-                   .grid = scores_grid},
-                  SELECT_LAUNCH}},
+     .launches = {EXACT_SCORES_LAUNCH("dsr_indexer_scores_short_bf16__cuda", 256), SELECT_LAUNCH},
+     .accepts = has_few_tiles},
+    {.op = DSRI_OP_INDEXER,
+     .n_launches = 2,
+     .launches = {EXACT_SCORES_LAUNCH("dsr_indexer_scores_bf16__cuda", 128), SELECT_LAUNCH}},
     {.op = DSRI_OP_INDEXER,
      .exactness = DSR_EXACT_ROW,
      .n_launches = 2,

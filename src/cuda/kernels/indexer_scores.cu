@@ -1,6 +1,7 @@
 /* Device-exact index scores: every dot product is one F32 chain, so this is a matrix product on the F32 pipe with tiles
- * of 8 heads x 8 keys in each thread's registers. Queries and keys lie in shared memory as F32, features apart, 32
- * features of 128 keys at a time; the next ones are on their way in registers meanwhile.
+ * of 8 heads x 8 keys, or 8 x 4 where there are few keys, in each thread's registers. Queries and keys lie in shared
+ * memory as F32, features apart, 32 features of 128 keys at a time; the next ones are on their way in registers
+ * meanwhile.
  *
  * Heads are dealt to threads so that the sum by halving stays local: of 64 heads, a thread holds b, b + 32, b + 16,
  * b + 48, b + 8, b + 40, b + 24 and b + 56, and only the last levels cross threads. 128 heads are two passes, of the
@@ -9,16 +10,17 @@
 
 enum { TILE_HEADS = 8, STAGE_FEATURES = 32, N_QUARTERS = DSRI_INDEX_DIM / STAGE_FEATURES };
 
-enum { SCORE_THREADS = 128, SCORE_BLOCKS_AT_ONCE = 2 };
+/* Threads of a block. Where there is a tile for each multiprocessor at most, twice as many with half the keys each. */
+enum { FEW_THREADS = 128, MANY_THREADS = 256 };
 
 /* A lane's heads and keys: lanes i and i ^ 1 share heads, i and i ^ 2 share keys, so that wide loads of either are
  * merged. */
-template <int HEADS> struct score_shape {
+template <int HEADS, int THREADS> struct score_shape {
     static constexpr int PASS = HEADS < 64 ? HEADS : 64;
     static constexpr int PASSES = HEADS / PASS;
     static constexpr int GROUPS = PASS / TILE_HEADS; /* of heads: lanes of a warp along the heads, from lane bit 1 on */
     static constexpr int KEY_LANES = 32 / GROUPS;    /* lane bit 0, then those above the heads' */
-    static constexpr int WARP_KEYS = INDEX_TILE / (SCORE_THREADS / 32);
+    static constexpr int WARP_KEYS = INDEX_TILE / (THREADS / 32);
     static constexpr int KEYS = WARP_KEYS / KEY_LANES; /* of a thread: runs of 4, half of the warp's keys apart */
 
     static __device__ __forceinline__ int head_group()
@@ -52,30 +54,32 @@ struct score_shared {
     alignas(16) float q[];          /* [pass][feature][place] */
 };
 
-/* Words of 16 bytes of the queries that a thread loads at a time. */
-enum { OWN_QUERY_WORDS = 8 };
+/* Words of 16 bytes of the queries that the threads load at a time, and each of them. */
+enum { QUERY_WORDS = 1024 };
+template <int THREADS> constexpr int own_query_words = QUERY_WORDS / THREADS;
 
 /* Word i of the threads' next ones is 8 features of one head; lanes have heads side by side. */
-template <int HEADS, bool WORDS>
-static __device__ __forceinline__ void load_queries(const indexer_query &at, int first, uint4 loaded[OWN_QUERY_WORDS])
+template <int HEADS, int THREADS, bool WORDS>
+static __device__ __forceinline__ void load_queries(const indexer_query &at, int first,
+                                                    uint4 loaded[own_query_words<THREADS>])
 {
 #pragma unroll
-    for (int i = 0; i < OWN_QUERY_WORDS; i++) {
-        const int n = first + i * SCORE_THREADS + threadIdx.x;
+    for (int i = 0; i < own_query_words<THREADS>; i++) {
+        const int n = first + i * THREADS + threadIdx.x;
         if (n < HEADS * (DSRI_INDEX_DIM / 8))
             loaded[i] = load_8<WORDS>(at.q + n % HEADS * DSRI_INDEX_DIM, n / HEADS * 8);
     }
 }
 
-template <int HEADS>
-static __device__ __forceinline__ void store_queries(int first, const uint4 loaded[OWN_QUERY_WORDS],
+template <int HEADS, int THREADS>
+static __device__ __forceinline__ void store_queries(int first, const uint4 loaded[own_query_words<THREADS>],
                                                      score_shared &shared)
 {
-    typedef score_shape<HEADS> shape;
+    typedef score_shape<HEADS, THREADS> shape;
     constexpr int PASS = shape::PASS, PASSES = shape::PASSES;
 #pragma unroll
-    for (int i = 0; i < OWN_QUERY_WORDS; i++) {
-        const int n = first + i * SCORE_THREADS + threadIdx.x, head = n % HEADS, f = n / HEADS * 8;
+    for (int i = 0; i < own_query_words<THREADS>; i++) {
+        const int n = first + i * THREADS + threadIdx.x, head = n % HEADS, f = n / HEADS * 8;
         if (n < HEADS * (DSRI_INDEX_DIM / 8))
             store_column(loaded[i],
                          shared.q + (head % PASSES * DSRI_INDEX_DIM + f) * PASS + place_of<PASS>(head / PASSES), PASS);
@@ -83,25 +87,25 @@ static __device__ __forceinline__ void store_queries(int first, const uint4 load
 }
 
 /* Puts the queries and weights in their places; the first words of the queries have been loaded. */
-template <int HEADS, bool WORDS>
-static __device__ __forceinline__ void stage_queries(const indexer_query &at, uint4 loaded[OWN_QUERY_WORDS],
+template <int HEADS, int THREADS, bool WORDS>
+static __device__ __forceinline__ void stage_queries(const indexer_query &at, uint4 loaded[own_query_words<THREADS>],
                                                      score_shared &shared)
 {
-    typedef score_shape<HEADS> shape;
+    typedef score_shape<HEADS, THREADS> shape;
     constexpr int PASS = shape::PASS, PASSES = shape::PASSES;
-    store_queries<HEADS>(0, loaded, shared);
+    store_queries<HEADS, THREADS>(0, loaded, shared);
 #pragma unroll 1
-    for (int first = OWN_QUERY_WORDS * SCORE_THREADS; first < HEADS * (DSRI_INDEX_DIM / 8);
-         first += OWN_QUERY_WORDS * SCORE_THREADS) {
-        load_queries<HEADS, WORDS>(at, first, loaded);
-        store_queries<HEADS>(first, loaded, shared);
+    for (int first = QUERY_WORDS; first < HEADS * (DSRI_INDEX_DIM / 8); first += QUERY_WORDS) {
+        load_queries<HEADS, THREADS, WORDS>(at, first, loaded);
+        store_queries<HEADS, THREADS>(first, loaded, shared);
     }
-    for (int h = threadIdx.x; h < HEADS; h += SCORE_THREADS)
+    for (int h = threadIdx.x; h < HEADS; h += THREADS)
         shared.weights[h % PASSES * PASS + place_of<PASS>(h / PASSES)] = at.weights[h];
 }
 
-/* What a thread brings of a step: 8 features, the same of 4 keys. */
-enum { STEP_KEYS = INDEX_TILE * STAGE_FEATURES / 8 / SCORE_THREADS, STEP_KEYS_APART = INDEX_TILE / STEP_KEYS };
+/* What a thread brings of a step: 8 features, the same of 4 or 2 keys. */
+template <int THREADS> constexpr int step_keys = INDEX_TILE *STAGE_FEATURES / 8 / THREADS;
+template <int THREADS> constexpr int step_keys_apart = THREADS / 4;
 
 /* Features [f, f + 8) of a packed key as BF16. */
 static __device__ __forceinline__ uint4 load_fp4_8(const dsri_cache_entry &key, uint32_t f)
@@ -126,16 +130,16 @@ template <key_source SOURCE> static __device__ __forceinline__ uint4 load_key_8(
 
 /* Loads them for step `step` of a run: a quarter of the features of a tile. Every pass over the heads takes all four.
  */
-template <int PASSES, key_source SOURCE>
+template <int PASSES, int THREADS, key_source SOURCE>
 static __device__ __forceinline__ void load_step(const indexer_query &at, uint32_t first_tile, uint32_t step,
-                                                 uint4 loaded[STEP_KEYS])
+                                                 uint4 loaded[step_keys<THREADS>])
 {
     const dsri_cache keys = at.keys;
     const uint32_t feature = step % N_QUARTERS * STAGE_FEATURES + threadIdx.x % 4 * 8;
     const uint32_t first_key = (first_tile + step / (N_QUARTERS * PASSES)) * INDEX_TILE + threadIdx.x / 4;
 #pragma unroll
-    for (uint32_t i = 0; i < STEP_KEYS; i++) {
-        const uint32_t key = first_key + i * STEP_KEYS_APART;
+    for (uint32_t i = 0; i < step_keys<THREADS>; i++) {
+        const uint32_t key = first_key + i * step_keys_apart<THREADS>;
         dsri_cache_entry from = {keys.pages + key * keys.row_stride, nullptr};
         if (SOURCE == FROM_FP4 || keys.page_table)
             from = dsri_cache_at(&keys, key < at.n_seen ? key : 0);
@@ -144,12 +148,14 @@ static __device__ __forceinline__ void load_step(const indexer_query &at, uint32
     }
 }
 
-static __device__ __forceinline__ void store_step(const uint4 loaded[STEP_KEYS], score_stage &stage)
+template <int THREADS>
+static __device__ __forceinline__ void store_step(const uint4 loaded[step_keys<THREADS>], score_stage &stage)
 {
     const uint32_t word = threadIdx.x % 4;
 #pragma unroll
-    for (uint32_t i = 0; i < STEP_KEYS; i++)
-        store_column(loaded[i], &stage.keys[8 * word][(threadIdx.x / 4 + i * STEP_KEYS_APART) ^ 8 * word], INDEX_TILE);
+    for (uint32_t i = 0; i < step_keys<THREADS>; i++)
+        store_column(loaded[i], &stage.keys[8 * word][(threadIdx.x / 4 + i * step_keys_apart<THREADS>)^8 * word],
+                     INDEX_TILE);
 }
 
 /* N values from p on, runs of 4 that are `apart` from one another. */
@@ -166,11 +172,11 @@ template <int N> static __device__ __forceinline__ void load_runs(const float *p
 }
 
 /* Goes on with the chains of a thread's heads and keys. q: of this quarter and thread. */
-template <int HEADS>
+template <int HEADS, int THREADS>
 static __device__ __forceinline__ void multiply_step(const score_stage &stage, const float *q,
-                                                     float dots[TILE_HEADS][score_shape<HEADS>::KEYS])
+                                                     float dots[TILE_HEADS][score_shape<HEADS, THREADS>::KEYS])
 {
-    typedef score_shape<HEADS> shape;
+    typedef score_shape<HEADS, THREADS> shape;
     constexpr int PASS = shape::PASS, KEYS = shape::KEYS, HALF = shape::WARP_KEYS / 2;
     const int first_key = threadIdx.x / 32 * shape::WARP_KEYS + 4 * shape::key_lane();
 #pragma unroll 1
@@ -213,11 +219,11 @@ template <int N, int S> static __device__ __forceinline__ float sum_over_groups(
 
 /* The sum by halving over all heads of a pass, of one key a lane; NaN if a dot product is not finite. weights: of this
  * pass and thread. */
-template <int HEADS>
-static __device__ __forceinline__ float sum_pass(const float dots[TILE_HEADS][score_shape<HEADS>::KEYS],
+template <int HEADS, int THREADS>
+static __device__ __forceinline__ float sum_pass(const float dots[TILE_HEADS][score_shape<HEADS, THREADS>::KEYS],
                                                  const float *weights)
 {
-    typedef score_shape<HEADS> shape;
+    typedef score_shape<HEADS, THREADS> shape;
     constexpr int KEYS = shape::KEYS, GROUPS = shape::GROUPS;
     float weight[TILE_HEADS], sums[KEYS];
     load_runs<TILE_HEADS>(weights, shape::PASS / 2, weight);
@@ -238,10 +244,10 @@ static __device__ __forceinline__ float sum_pass(const float dots[TILE_HEADS][sc
 }
 
 /* Stores the score of a lane's key. */
-template <int HEADS>
+template <int HEADS, int THREADS>
 static __device__ __forceinline__ void store_tile(const indexer_query &at, uint32_t first_key, float score)
 {
-    typedef score_shape<HEADS> shape;
+    typedef score_shape<HEADS, THREADS> shape;
     constexpr int SHARED = shape::GROUPS / shape::KEYS > 1 ? shape::GROUPS / shape::KEYS : 1;
     const int number = shape::head_group() / SHARED; /* among the thread's keys */
     const uint32_t in_warp = number / 4 * (shape::WARP_KEYS / 2) + 4 * shape::key_lane() + number % 4;
@@ -262,19 +268,19 @@ static __device__ __forceinline__ void store_tile(const indexer_query &at, uint3
     }
 }
 
-template <int HEADS, key_source SOURCE>
+template <int HEADS, int THREADS, key_source SOURCE>
 static __device__ __forceinline__ void score_run(const tile_run &run, score_shared &shared)
 {
-    typedef score_shape<HEADS> shape;
+    typedef score_shape<HEADS, THREADS> shape;
     constexpr int PASS = shape::PASS, PASSES = shape::PASSES, KEYS = shape::KEYS;
     const uint32_t first_tile = run.first, n_passes = run.n * PASSES, n_steps = n_passes * N_QUARTERS;
     float first_sum = 0.0f;
-    uint4 loaded[STEP_KEYS], queries[OWN_QUERY_WORDS];
-    load_queries<HEADS, SOURCE == BY_WORDS>(run.at, 0, queries);
-    load_step<PASSES, SOURCE>(run.at, first_tile, 0, loaded);
-    stage_queries<HEADS, SOURCE == BY_WORDS>(run.at, queries, shared);
-    store_step(loaded, shared.stages[0]);
-    load_step<PASSES, SOURCE>(run.at, first_tile, 1, loaded);
+    uint4 loaded[step_keys<THREADS>], queries[own_query_words<THREADS>];
+    load_queries<HEADS, THREADS, SOURCE == BY_WORDS>(run.at, 0, queries);
+    load_step<PASSES, THREADS, SOURCE>(run.at, first_tile, 0, loaded);
+    stage_queries<HEADS, THREADS, SOURCE == BY_WORDS>(run.at, queries, shared);
+    store_step<THREADS>(loaded, shared.stages[0]);
+    load_step<PASSES, THREADS, SOURCE>(run.at, first_tile, 1, loaded);
     __syncthreads();
 #pragma unroll 1
     for (uint32_t i = 0; i < n_passes; i++) {
@@ -286,49 +292,63 @@ static __device__ __forceinline__ void score_run(const tile_run &run, score_shar
             const float *q =
                 shared.q + (pass * DSRI_INDEX_DIM + quarter * STAGE_FEATURES) * PASS + 4 * shape::head_group();
             if (step + 1 < n_steps)
-                store_step(loaded, shared.stages[(quarter + 1) % 2]);
+                store_step<THREADS>(loaded, shared.stages[(quarter + 1) % 2]);
             if (step + 2 < n_steps)
-                load_step<PASSES, SOURCE>(run.at, first_tile, step + 2, loaded);
-            multiply_step<HEADS>(shared.stages[quarter % 2], q, dots);
+                load_step<PASSES, THREADS, SOURCE>(run.at, first_tile, step + 2, loaded);
+            multiply_step<HEADS, THREADS>(shared.stages[quarter % 2], q, dots);
             __syncthreads();
         }
-        float sum = sum_pass<HEADS>(dots, shared.weights + pass * PASS + 4 * shape::head_group());
+        float sum = sum_pass<HEADS, THREADS>(dots, shared.weights + pass * PASS + 4 * shape::head_group());
         if (PASSES == 2 && pass == 0)
             first_sum = sum;
         else if (PASSES == 2)
             sum = __fadd_rn(first_sum, sum);
         if (pass + 1 == PASSES)
-            store_tile<HEADS>(run.at, (first_tile + i / PASSES) * INDEX_TILE, sum);
+            store_tile<HEADS, THREADS>(run.at, (first_tile + i / PASSES) * INDEX_TILE, sum);
     }
     __syncthreads();
 }
 
-template <key_source SOURCE>
+template <int THREADS, key_source SOURCE>
 static __device__ __forceinline__ void score_run_of(uint32_t n_heads, const tile_run &run, score_shared &shared)
 {
-    if (n_heads == 32)
-        score_run<32, SOURCE>(run, shared);
-    else if (n_heads == 64)
-        score_run<64, SOURCE>(run, shared);
-    else
-        score_run<128, SOURCE>(run, shared);
+    if (n_heads == 64)
+        score_run<64, THREADS, SOURCE>(run, shared);
+    else if (n_heads == 128)
+        score_run<128, THREADS, SOURCE>(run, shared);
+    else if constexpr (THREADS == FEW_THREADS)
+        score_run<32, THREADS, SOURCE>(run, shared);
 }
 
-extern "C" __global__ void __launch_bounds__(SCORE_THREADS, SCORE_BLOCKS_AT_ONCE)
-    dsr_indexer_scores_bf16__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *)
+template <int THREADS>
+static __device__ __forceinline__ void score_piece(const dsri_indexer_plan &plan, score_shared &shared)
 {
-    extern __shared__ uint4 shared_memory[];
-    let_next_launch_start();
-    score_shared &shared = *reinterpret_cast<score_shared *>(shared_memory);
     for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
         take_run(plan, piece, shared.run);
         wait_for_prior_launch();
         const key_source source = source_of(shared.run.at);
         if (source == BY_WORDS)
-            score_run_of<BY_WORDS>(plan.n_heads, shared.run, shared);
+            score_run_of<THREADS, BY_WORDS>(plan.n_heads, shared.run, shared);
         else if (source == BY_ELEMENT)
-            score_run_of<BY_ELEMENT>(plan.n_heads, shared.run, shared);
+            score_run_of<THREADS, BY_ELEMENT>(plan.n_heads, shared.run, shared);
         else
-            score_run_of<FROM_FP4>(plan.n_heads, shared.run, shared);
+            score_run_of<THREADS, FROM_FP4>(plan.n_heads, shared.run, shared);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(FEW_THREADS, 2)
+    dsr_indexer_scores_bf16__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *)
+{
+    extern __shared__ uint4 shared_memory[];
+    let_next_launch_start();
+    score_piece<FEW_THREADS>(plan, *reinterpret_cast<score_shared *>(shared_memory));
+}
+
+/* Not of 32 heads. */
+extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
+    dsr_indexer_scores_short_bf16__cuda(const __grid_constant__ dsri_indexer_plan plan, uint8_t *)
+{
+    extern __shared__ uint4 shared_memory[];
+    let_next_launch_start();
+    score_piece<MANY_THREADS>(plan, *reinterpret_cast<score_shared *>(shared_memory));
 }
