@@ -112,16 +112,17 @@ DSR_API uint32_t dsr_sequence_max_truncate(const dsr_sequence *sequence);
 DSR_API uint64_t dsr_sequence_save_bytes(const dsr_sequence *sequence);
 /* Save to memory of exactly that size. The form has a version, the layer's configuration, a fingerprint of all bytes of
  * its tensors and a checksum. It does not say on which device, instruction set or exactness the state was computed: the
- * state is its bytes, and any context may go on from them. Where two contexts give the same bits, so do a save and a load
- * between them; a state of a row-exact context may differ in bits from what a device-exact one would have computed. */
+ * state is its bytes, and any context may go on from them. Where two contexts give the same bits, so do a save and a
+ * load between them; a state of a row-exact context may differ in bits from what a device-exact one would have
+ * computed. */
 DSR_API dsr_status dsr_sequence_save(const dsr_sequence *sequence, void *memory, uint64_t size_bytes);
 /* Replace a sequence's state by a saved one, growing if needed. A damaged or foreign form, or one of another
  * configuration, layer or version, gives DSR_ERR_FORMAT and changes nothing. */
 DSR_API dsr_status dsr_sequence_load(dsr_sequence *sequence, const void *memory, uint64_t size_bytes);
-/* Save to a file: new, or a regular one that the caller may write, which is replaced when the new one is whole and on the
- * disk. Its permissions, group and owner stay; a group that the caller may not give loses its permissions, and the owner
- * becomes the caller where it must. The directory must be writable, too. A link leads to the file to replace. Anything
- * else at `path` gives DSR_ERR_IO and stays as it is. */
+/* Save to a file: new, or a regular one that the caller may write, which is replaced when the new one is whole and on
+ * the disk. Its permissions, group and owner stay; a group that the caller may not give loses its permissions, and the
+ * owner becomes the caller where it must. The directory must be writable, too. A link leads to the file to replace.
+ * Anything else at `path` gives DSR_ERR_IO and stays as it is. */
 DSR_API dsr_status dsr_sequence_save_file(const dsr_sequence *sequence, const char *path);
 /* Load from a regular file, which is read no further than its header says. Anything else at `path` gives DSR_ERR_IO. */
 DSR_API dsr_status dsr_sequence_load_file(dsr_sequence *sequence, const char *path);
@@ -146,8 +147,8 @@ typedef struct dsr_step_desc {
 #define DSR_STEP_DESC_INIT DSR_STRUCT_INIT(dsr_step_desc)
 
 /* Advance n sequences jointly. A failed step leaves every sequence as it was. Sequences may join, leave and change
- * places between steps. Steady state allocates nothing (the first step of a size, a fork's first write and a grow do).
- */
+ * places between steps. Steady state allocates nothing (the first step of a size, the first truncation, a fork's first
+ * write and a grow do). */
 DSR_API dsr_status dsr_attention_decode(dsr_attention *attention, const dsr_step_desc *desc);
 /* Advance one sequence by any number of tokens: rows 0..n_tokens-1 of hidden and output. Runs in pieces of 64 tokens;
  * if a piece fails, the sequence keeps none of the call's tokens. */

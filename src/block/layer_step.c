@@ -686,7 +686,7 @@ static dsr_status reserve_slots(const step *s)
     const uint64_t n = s->n_tokens;
     const uint64_t q = n * c->n_heads * DSR_HEAD_DIM;
     const uint64_t index_q = n * c->n_index_heads * DSR_INDEX_DIM;
-    const uint64_t n_moved = rows_are_consecutive(s) ? 0 : n * c->hidden_size;
+    const uint64_t n_moved = n * c->hidden_size; /* now, or in a later step of this size whose rows have gaps */
     const struct {
         dsri_slot slot;
         uint64_t n_bytes;
