@@ -21,11 +21,21 @@ int cli_print_help(const cli_command *command)
     return CLI_DONE;
 }
 
+/* Names come from outside: control characters must not reach a terminal. */
 static void print_error(const cli_command *command, const char *format, va_list arguments)
 {
-    fprintf(stderr, "dsrows %s: ", command->name);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    va_list again;
+    va_copy(again, arguments);
+    const int length = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    const size_t size = length < 0 ? 1 : (size_t)length + 1;
+    char *text = cli_allocate(size);
+    vsnprintf(text, size, format, arguments);
+    for (char *at = text; *at != '\0'; at++) {
+        *at = (unsigned char)*at < 0x20 || *at == 0x7f ? '?' : *at;
+    }
+    fprintf(stderr, "dsrows %s: %s\n", command->name, text);
+    free(text);
 }
 
 void cli_error(const cli_command *command, const char *format, ...)

@@ -151,7 +151,7 @@ static void note_row(decoder *d, request *q, decode_request *result, const st_te
     for (uint32_t i = 0; i < d->hidden_size; i++) {
         values[i] = (double)output[i];
         values[d->hidden_size + i] = (double)f32_at(recorded, (uint64_t)row * d->hidden_size + i);
-        sum += fabs(values[i] - values[d->hidden_size + i]) / rms;
+        sum += near_tie_error(&values[i], &values[d->hidden_size + i], 1, rms);
     }
     q->sum_error += sum;
     q->n_errors++;

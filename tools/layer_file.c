@@ -374,7 +374,7 @@ void layer_file_read(case_file *c, dsr_cache_treatment cache, layer_file *layer)
     if (text == NULL) {
         case_fail(c, CLI_BAD_INPUT, "the metadata has no config");
     } else if (config == NULL) {
-        case_fail(c, CLI_BAD_INPUT, "metadata config is not JSON: %s", error.text);
+        case_fail(c, CLI_BAD_INPUT, "metadata config is not JSON: byte %d: %s", error.position, error.text);
     } else if (!json_is_object(config)) {
         case_fail(c, CLI_BAD_INPUT, "metadata config is not a JSON object");
     } else {

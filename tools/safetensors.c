@@ -100,7 +100,7 @@ static int read_file(reader *r, unsigned char **bytes, uint64_t *n_bytes)
 {
     FILE *stream = fopen(r->file->path, "rb");
     if (stream == NULL) {
-        return FAIL(r, "%s: %s", r->file->path, strerror(errno));
+        return FAIL(r, "%.4096s: %s", r->file->path, strerror(errno));
     }
     const int done = read_stream(r, stream, bytes, n_bytes);
     fclose(stream);
@@ -452,7 +452,7 @@ int st_write(const char *path, const st_tensor *tensors, size_t n_tensors, char 
         done = stream != NULL && finish_stream(stream, header, tensors, n_tensors) &&
                (is_direct || rename(partial, path) == 0);
         if (!done) {
-            snprintf(message, ST_MESSAGE_BYTES, "%s: cannot write: %s", path, strerror(errno));
+            snprintf(message, ST_MESSAGE_BYTES, "%.4096s: cannot write: %s", path, strerror(errno));
         }
         if (!done && !is_direct && stream != NULL) {
             remove(partial);

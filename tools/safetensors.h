@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ST_MAX_DIMS = 8, ST_MESSAGE_BYTES = 512 };
+enum { ST_MAX_DIMS = 8, ST_MESSAGE_BYTES = 8192 /* room for a path and more */ };
 
 typedef struct st_tensor {
     const char *name;

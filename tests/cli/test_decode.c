@@ -3,6 +3,7 @@
 #include "safetensors.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,6 +85,39 @@ static void off_record_fails(void **state)
     assert_int_equal(result.code, 1);
     assert_non_null(strstr(result.out, "\"unproven\": 1,"));
     assert_non_null(strstr(result.out, "\"passed\": false"));
+    command_free(&result);
+}
+
+/* Writes a request of one kind of number, and a record of another. */
+static void write_numbers(uint16_t input, float recorded)
+{
+    enum { TOKENS = 20, STEPS = 16, HIDDEN = 256 };
+    static uint16_t x[TOKENS * HIDDEN];
+    static float y[STEPS * HIDDEN];
+    char message[ST_MESSAGE_BYTES];
+    for (size_t i = 0; i < sizeof x / sizeof x[0]; i++)
+        x[i] = input;
+    for (size_t i = 0; i < sizeof y / sizeof y[0]; i++)
+        y[i] = recorded;
+    const st_tensor tensors[] = {
+        {.name = "x.0", .dtype = "BF16", .n_dims = 2, .shape = {TOKENS, HIDDEN}, .data = x},
+        {.name = "y.decode.0", .dtype = "F32", .n_dims = 2, .shape = {STEPS, HIDDEN}, .data = y}};
+    if (!st_write("numbers.safetensors", tensors, 2, message))
+        fail_msg("%s", message);
+}
+
+/* Zeros are what a layer gives for zeros, and no error; what is no number is an infinite one. */
+static void errors_are_numbers(void **state)
+{
+    (void)state;
+    write_numbers(0, 0);
+    command_expect(0, "", "decode --model " LAYER " --requests numbers.safetensors");
+    write_numbers(0, NAN);
+    command_result result = command_run("decode --model " LAYER " --requests numbers.safetensors");
+    assert_int_equal(result.code, 1);
+    assert_null(strstr(result.out, "nan"));
+    assert_null(strstr(result.err, "nan"));
+    assert_non_null(strstr(result.err, "the mean error is inf, at most 0.004 is right"));
     command_free(&result);
 }
 
@@ -185,6 +219,7 @@ static void write_file(const char *header, size_t n_data)
     "\\\"o_groups\\\":8,\\\"o_lora_rank\\\":16"
 #define ROPE_TYPE(type) "\\\"rope_parameters\\\":{\\\"main\\\":{\\\"rope_type\\\":" type "}}"
 #define CONFIG          "\"config\":\"{" SIZES "}\""
+#define X_AFTER_2       "\"x.0\":{\"dtype\":\"BF16\",\"shape\":[20,16],\"data_offsets\":[514,1154]}"
 #define X               "\"x.0\":{\"dtype\":\"BF16\",\"shape\":[20,16],\"data_offsets\":[512,1152]}"
 
 static void says_what_is_wrong_with_a_file(void **state)
@@ -199,6 +234,11 @@ static void says_what_is_wrong_with_a_file(void **state)
          "several attention layers"},
         {"{" Q_A "}", 512, "the metadata has no config"},
         {"{\"__metadata__\":{\"config\":\"[1]\"}," Q_A "}", 512, "config is not a JSON object"},
+        {"{\"__metadata__\":{\"config\":\"{\\\"hidden_size\\\":1180591620717411303424}\"}," Q_A "}", 512,
+         "metadata config is not JSON: byte 37: too big integer"},
+        {"{" Q_A ",\"x.\\u001b[1m\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[512,514]}," X_AFTER_2
+         ",\"__metadata__\":{" CONFIG "}}",
+         1154, "tensor x.?[1m: needed after x. is"},
         {"{\"__metadata__\":{\"config\":\"{}\"}," Q_A "}", 512,
          "hidden_size is missing, needed is a whole number from 1 to 4294967295"},
         {"{\"__metadata__\":{\"config\":\"{\\\"hidden_size\\\":-3}\"}," Q_A "}", 512,
@@ -487,6 +527,7 @@ static void says_what_bad_usage_is(void **state)
     command_expect(2, "--model is needed", "decode");
     command_expect(2, "--model is needed", "decode some.safetensors");
     command_expect(2, "missing.safetensors: No such file", "decode --model missing.safetensors");
+    command_expect(2, "00: File name too long\n", "decode --model $(printf '%05000d' 0)");
     command_expect(2, "other.safetensors: No such file", "decode --model " LAYER " --requests other.safetensors");
     command_expect(2, "--cache fp8: give bf16, official or packed", "decode --model " LAYER " --cache fp8");
     command_result help = command_run("decode --help");
@@ -501,6 +542,7 @@ int main(void)
         cmocka_unit_test(recorded_layer_passes),
         cmocka_unit_test(other_caches_run),
         cmocka_unit_test(off_record_fails),
+        cmocka_unit_test(errors_are_numbers),
         cmocka_unit_test(several_layers_run_in_turn),
         cmocka_unit_test(table_is_text),
         cmocka_unit_test(says_what_is_wrong_with_a_file),

@@ -19,7 +19,8 @@ double near_tie_error(const double *a, const double *b, uint32_t n, double rms)
 {
     double largest = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const double error = fabs(a[i] - b[i]) / rms;
+        const double difference = fabs(a[i] - b[i]);
+        const double error = difference == 0 ? 0 : difference / rms;
         largest = isnan(error) ? HUGE_VAL : fmax(largest, error);
     }
     return largest;

@@ -29,7 +29,7 @@ near_tie near_tie_compare(const model_rows *exact, const model_rows *rounded, ui
  * is within NEAR_TIE_LARGEST_ERROR of it. Else what is not so. */
 const char *near_tie_objection(const near_tie *tie);
 
-/* Largest |a - b| / rms of n values; infinite where one is no number. */
+/* Largest |a - b| / rms of n values; infinite where one is no number, 0 where all are equal, even to an rms of 0. */
 double near_tie_error(const double *a, const double *b, uint32_t n, double rms);
 
 #endif
