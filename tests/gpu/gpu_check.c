@@ -1,10 +1,11 @@
 /* The bit matrix on a CUDA device, or on the CPU, as one plain program without a test library, for machines that have
  * nothing else:
- *   dsrows_gpu_check [cpu|short|many] [OP...]
+ *   dsrows_gpu_check [cpu|tiny|short|many] [OP...]
  * Device-exact results against the reference; row-exact ones against the row run alone. On the CPU the row run alone
  * has one thread, the others have four; DSR_WITHOUT=amx_bf16 or avx512_bf16,amx_bf16 chooses among the row-exact
- * kernels. "short" is a small part of the matrix, for checking tools that slow kernels down; "many" a small part with
- * many rows, for which other kernels serve. Exit 0 if all agree, 1 if not, 77 if there is no device. */
+ * kernels. "short" is a small part of the matrix, for checking tools that slow kernels down, and "tiny" a smaller one,
+ * for those that slow them down by much; "many" a small part with many rows, for which other kernels serve. Exit 0 if
+ * all agree, 1 if not, 77 if there is no device. */
 #include "bit_cases.h"
 #include "random.h"
 
@@ -28,6 +29,15 @@ static void shorten(void)
     row_counts[0] = 3;
     n_row_counts = 1;
     max_rows = 3;
+}
+
+static void take_tiny(void)
+{
+    n_seeds = 1;
+    row_counts[0] = 2;
+    n_row_counts = 1;
+    max_rows = 2;
+    ends_only = 1;
 }
 
 static void take_many(void)
@@ -163,11 +173,14 @@ int main(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : "";
     const int on_cpu = strcmp(word, "cpu") == 0, is_short = strcmp(word, "short") == 0;
-    const int is_many = strcmp(word, "many") == 0, n_words = 1 + on_cpu + is_short + is_many;
+    const int is_many = strcmp(word, "many") == 0, is_tiny = strcmp(word, "tiny") == 0;
+    const int n_words = 1 + on_cpu + is_short + is_many + is_tiny;
     if (is_short)
         shorten();
     if (is_many)
         take_many();
+    if (is_tiny)
+        take_tiny();
     check_contexts contexts = {NULL, NULL, NULL};
     if (open_contexts(on_cpu ? DSR_DEVICE_CPU : DSR_DEVICE_CUDA, &contexts) != DSR_OK) {
         const int status = contexts.exact ? 1 : 77;
