@@ -245,13 +245,14 @@ static dsri_cuda_grid values_grid(const dsri_attention_plan *p, uint32_t n_heads
         return kind##_grid(plan, n_heads, n_columns);                                                                  \
     }
 
-EXACT_ATTENTION_GRID(logits, logits, 16, 16)
+EXACT_ATTENTION_GRID(logits, few_logits, 16, 20)
 EXACT_ATTENTION_GRID(logits, logits, 32, 80)
 EXACT_ATTENTION_GRID(logits, logits, 64, 80)
-EXACT_ATTENTION_GRID(values, values, 8, 32)
+EXACT_ATTENTION_GRID(logits, logits, 64, 160)
+EXACT_ATTENTION_GRID(values, few_values, 8, 32)
 EXACT_ATTENTION_GRID(values, values, 32, 64)
 EXACT_ATTENTION_GRID(values, values, 64, 128)
-EXACT_ATTENTION_GRID(values, chunks, 8, 32)
+EXACT_ATTENTION_GRID(values, few_chunks, 8, 32)
 EXACT_ATTENTION_GRID(values, chunks, 32, 64)
 EXACT_ATTENTION_GRID(values, chunks, 64, 64)
 
@@ -275,21 +276,32 @@ static dsri_cuda_grid rows_attention_grid(const void *plan)
 }
 
 /* Which is fastest, as measured on an H200; the bits are the same. Of 64 heads: */
-enum { SMALL_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 40, ROW16_ROWS = 5, ROW32_ROWS = 22 };
+enum { FEW_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 32, ROW16_ROWS = 5, ROW32_ROWS = 22 };
 
 static int is_at_most(const dsri_attention_plan *p, uint32_t n_rows)
 {
     return p->n_queries * p->n_heads <= 64 * n_rows;
 }
 
-static int is_small_exact(const void *plan)
+static int is_few_exact(const void *plan)
 {
-    return is_at_most(plan, SMALL_EXACT_ROWS);
+    return is_at_most(plan, FEW_EXACT_ROWS);
 }
 
 static int is_middle_exact(const void *plan)
 {
     return is_at_most(plan, MIDDLE_EXACT_ROWS);
+}
+
+/* Whether blocks of 160 slots leave little room empty. */
+static int is_wide_exact(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    const dsri_cuda_grid grid = logits64x160_grid(plan);
+    uint64_t n_slots = 0;
+    for (uint32_t r = 0; r < p->n_rows; r++)
+        n_slots += (uint64_t)p->rows[r].width * p->rows[r].n_queries;
+    return n_slots * 4 >= (uint64_t)grid.x * 160 * 3 * p->n_queries;
 }
 
 static int is_for_row16(const void *plan)
@@ -309,11 +321,26 @@ static uint64_t attention_flag_bytes(const void *plan)
     return (uint64_t)p->n_queries * 1024;
 }
 
-/* logit_shared of attention_exact.cu: 4 stages of 32 features, where slots lie, barriers. value_block: stages of 64 or
+/* logit_shared of attention_exact.cu: stages of 32 features, where slots lie, barriers. value_block: stages of 64 or
  * 32 slots, statistics, barriers. */
-#define LOGITS_BYTES(n_heads, n_slots) (4 * 32 * ((n_heads) + (n_slots)) * 4 + (n_slots)*16 + 64)
+#define LOGITS_BYTES(n_heads, n_slots, n_stages) ((n_stages)*32 * ((n_heads) + (n_slots)) * 4 + (n_slots)*16 + 64)
 #define VALUES_BYTES(n_heads, n_features, n_slots, n_stages)                                                           \
     ((n_stages) * (n_slots) * ((n_heads) + (n_features)) * 4 + ((n_stages) + 2) * (n_heads)*4 + 256 * 4 + 80)
+
+/* Of attention_exact_few.cu. Logits: rows of 516 floats, where slots lie. Values: 8 x 644 weights, 32 x 640 values,
+ * statistics. */
+enum {
+    FEW_LOGITS_BYTES = 36 * 516 * 4 + 20 * 16,
+    FEW_VALUES_BYTES = (8 * 644 + 32 * 640 + 10 * 8 + 2 * 8) * 4,
+    FEW_SPREAD_BYTES = 116000
+};
+
+/* With so much shared memory a multiprocessor starts one block of the second launch while it still runs one of the
+ * first: so the blocks of one row spread over all. */
+static uint32_t few_values_bytes(const void *plan)
+{
+    return is_at_most(plan, 1) ? FEW_SPREAD_BYTES : FEW_VALUES_BYTES;
+}
 
 #define EXACT_ATTENTION(which, logits, logits_bytes, values, values_bytes, condition)                                  \
     {                                                                                                                  \
@@ -331,12 +358,31 @@ static uint64_t attention_flag_bytes(const void *plan)
         .zeroed_bytes = attention_flag_bytes, .accepts = condition                                                     \
     }
 
-#define EXACT_ATTENTIONS(which, form, n_last_features)                                                                 \
-    EXACT_ATTENTION(which, logits16x16, LOGITS_BYTES(16, 16), form##8x32, VALUES_BYTES(8, 32, 64, 3), is_small_exact), \
-        EXACT_ATTENTION(which, logits32x80, LOGITS_BYTES(32, 80), form##32x64, VALUES_BYTES(32, 64, 64, 3),            \
+#define FEW_EXACT_ATTENTION(which, form)                                                                               \
+    {                                                                                                                  \
+        .op = which, .n_launches = 2,                                                                                  \
+        .launches = {{.entry = "dsr_attention_few_logits16x20__cuda",                                                  \
+                      .block_x = 288,                                                                                  \
+                      .shared_bytes = FEW_LOGITS_BYTES,                                                                \
+                      .waits = 1,                                                                                      \
+                      .grid = few_logits16x20_grid},                                                                   \
+                     {.entry = "dsr_attention_few_" #form "8x32__cuda",                                                \
+                      .block_x = 256,                                                                                  \
+                      .shared_bytes = FEW_SPREAD_BYTES,                                                                \
+                      .shared_of = few_values_bytes,                                                                   \
+                      .waits = 1,                                                                                      \
+                      .grid = few_##form##8x32_grid}},                                                                 \
+        .zeroed_bytes = attention_flag_bytes, .accepts = is_few_exact                                                  \
+    }
+
+#define EXACT_ATTENTIONS(which, form, n_features)                                                                      \
+    FEW_EXACT_ATTENTION(which, form),                                                                                  \
+        EXACT_ATTENTION(which, logits32x80, LOGITS_BYTES(32, 80, 4), form##32x64, VALUES_BYTES(32, 64, 64, 3),         \
                         is_middle_exact),                                                                              \
-        EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80), form##64x##n_last_features,                          \
-                        VALUES_BYTES(64, n_last_features, 32, 4), NULL)
+        EXACT_ATTENTION(which, logits64x160, LOGITS_BYTES(64, 160, 3), form##64x##n_features,                          \
+                        VALUES_BYTES(64, n_features, 32, 4), is_wide_exact),                                           \
+        EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80, 4), form##64x##n_features,                            \
+                        VALUES_BYTES(64, n_features, 32, 4), NULL)
 
 /* att_shared of attention_row.cu: two tiles of 64 slots; numerators of 5 ranks in the place of queries; weights,
  * statistics. */

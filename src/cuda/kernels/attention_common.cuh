@@ -21,8 +21,8 @@ struct attention_query {
     uint32_t width;
     const uint16_t *q;
     uint16_t *output;
-    float *logits;   /* [width][n_heads] */
-    float *slot_max; /* [(width + 15) / 16][n_heads] */
+    float *logits;          /* [width][n_heads] */
+    float *slot_max;        /* [(width + 15) / 16][n_heads] */
     dsri_cache_entry *rows; /* [width] */
     attention_flags *flags;
 };
@@ -66,10 +66,84 @@ static __device__ __forceinline__ dsri_cache_entry find_row(const attention_quer
 }
 
 /* Piece i of a row (8 features from 8 i on) to shared memory as BF16, where it is not a plain copy. */
-template <row_form FORM>
-static __device__ __forceinline__ void decode_to(uint8_t *to, uint4 loaded, uint32_t piece)
+template <row_form FORM> static __device__ __forceinline__ void decode_to(uint8_t *to, uint4 loaded, uint32_t piece)
 {
     *reinterpret_cast<uint4 *>(to) = decode_piece<FORM>(loaded, piece * 8);
+}
+
+/* Where a slot's row lies, as the logits' launch has found it. */
+static __device__ __forceinline__ dsri_cache_entry row_of_slot(const attention_query &at, uint32_t slot)
+{
+    dsri_cache_entry none;
+    none.values = none.scales = nullptr;
+    return slot < at.width ? at.rows[slot] : none;
+}
+
+/* 8 features of a row as they lie in memory; as many -0 for none: then a step of a chain changes nothing. */
+static __device__ __forceinline__ uint4 load_values(row_form form, const dsri_cache_entry &row, uint32_t f)
+{
+    const uint32_t zeros = 0x80008000u, codes = 0x80808080u;
+    if (!row.values)
+        return form == ROW_FP8 && f < ROW_CODES ? make_uint4(codes, codes, 0, 0)
+                                                : make_uint4(zeros, zeros, zeros, zeros);
+    return form == ROW_WORDS ? load_piece<ROW_WORDS>(row, f)
+           : form == ROW_FP8 ? load_piece<ROW_FP8>(row, f)
+                             : load_piece<ROW_HALVES>(row, f);
+}
+
+/* The greatest of 2^n lanes. */
+static __device__ __forceinline__ float max_of_lanes(float x, int n)
+{
+#pragma unroll
+    for (int lanes = 1; lanes < n; lanes *= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
+    return x;
+}
+
+/* N consecutive outputs of a head. A NaN denominator makes zeros. */
+template <int N>
+static __device__ __forceinline__ void write_values(uint16_t *to, const float *numerators, float denominator)
+{
+    uint16_t values[N];
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        values[j] = f32_to_finite_bf16(__fdiv_rn(numerators[j], denominator));
+    if ((uintptr_t)to % 4 == 0) {
+#pragma unroll
+        for (int j = 0; j + 1 < N; j += 2)
+            *reinterpret_cast<uint32_t *>(to + j) = values[j] | (uint32_t)values[j + 1] << 16;
+    } else {
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            to[j] = values[j];
+    }
+}
+
+/* Whether what the logits' launch has seen, or the sink, makes a head zero. */
+static __device__ __forceinline__ bool is_zero_head(const attention_query &at, uint32_t head, float sink)
+{
+    return (at.flags->is_bad | at.flags->is_bad_head[head]) != 0 || !f32_is_finite(sink);
+}
+
+/* Tells that a block is through with a query's flags, after a barrier since its threads have read them; the last block
+ * clears them for the next command. One warp. */
+static __device__ __forceinline__ void leave_query(const attention_query &at, uint32_t n_heads)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t n_done = 0;
+    if (lane == 0) {
+        __threadfence();
+        n_done = atomicAdd(&at.flags->n_done, 1u);
+    }
+    n_done = __shfl_sync(0xffffffffu, n_done, 0);
+    if (n_done == gridDim.x * gridDim.y - 1) {
+        for (uint32_t h = lane; h < n_heads; h += 32)
+            at.flags->is_bad_head[h] = 0;
+        if (lane == 0) {
+            at.flags->is_bad = 0;
+            at.flags->n_done = 0;
+        }
+    }
 }
 
 #endif

@@ -2,8 +2,8 @@
  * then softmax weights and weighted sums with one chain per head and feature. Both are products of matrices whose inner
  * dimension (features, slots) is walked in order. Four warps of a block bring operands, as F32, through a ring in
  * shared memory; four others multiply: their lanes differ in columns (slots, features) and share heads, so that one
- * operand is a broadcast. Each launch comes in several sizes, for few to many rows: how many outputs a thread has
- * changes no bits.
+ * operand is a broadcast. Each launch comes in several sizes: how many outputs a thread has changes no bits. One or two
+ * rows have kernels of their own in attention_exact_few.cu.
  *
  * A KV row or a query with a value that is not finite needs no look of its own: it gives logits that are not finite. */
 #include "cuda/kernels/attention_common.cuh"
@@ -12,14 +12,18 @@ enum { PRODUCT_WARPS = 4, BRING_THREADS = 32 * PRODUCT_WARPS, EXACT_THREADS = 2 
 
 extern __shared__ uint4 shared_memory[];
 
-/* ---- products: a thread has HEADS heads and COLUMNS columns; two threads of a warp differ in heads, 16 in columns
- * ---- */
+/* ---- products: a thread has HEADS heads and COLUMNS columns; HEAD_LANES threads of a warp differ in heads, the others
+ * in columns ---- */
 
-/* Column j of a thread. */
-template <int COLUMNS> static __device__ __forceinline__ uint32_t column_of(uint32_t j)
+/* Shared memory gives a multiprocessor 32 values a cycle, however many threads share one, so that four warps side by
+ * side multiply at full rate only if HEADS x COLUMNS is more than 4 x (HEADS + COLUMNS). */
+
+/* Column j of a thread: lanes have four columns each side by side, then four more, then what is left. */
+template <int COLUMNS, int HEAD_LANES> static __device__ __forceinline__ uint32_t column_of(uint32_t j)
 {
-    const uint32_t i = threadIdx.x % 16;
-    return COLUMNS < 4 ? i * COLUMNS + j : j < 4 ? i * 4 + j : COLUMNS == 5 ? 64 + i : 64 + i * 4 + j - 4;
+    enum { LANES = 32 / HEAD_LANES, QUADS = COLUMNS / 4, REST = COLUMNS % 4 };
+    const uint32_t i = threadIdx.x % LANES;
+    return j < 4 * QUADS ? (j / 4 * LANES + i) * 4 + j % 4 : 4 * QUADS * LANES + i * REST + j - 4 * QUADS;
 }
 
 static __device__ __forceinline__ void load_floats_4(const float *from, float to[4])
@@ -48,30 +52,30 @@ template <int N> static __device__ __forceinline__ void load_floats(const float 
 }
 
 /* One stage of the ring: STEPS of the inner dimension. */
-template <int HEADS, int COLUMNS, int STEPS> struct operand_stage {
-    enum { N_HEADS = 2 * PRODUCT_WARPS * HEADS, N_COLUMNS = 16 * COLUMNS };
+template <int HEADS, int COLUMNS, int HEAD_LANES, int STEPS> struct operand_stage {
+    enum { N_HEADS = HEAD_LANES * PRODUCT_WARPS * HEADS, N_COLUMNS = 32 / HEAD_LANES * COLUMNS };
     float heads[STEPS][N_HEADS];
     float columns[STEPS][N_COLUMNS];
 };
 
 /* What a few steps bring to a thread. */
-template <int HEADS, int COLUMNS> struct step_group {
-    enum { N = HEADS * COLUMNS <= 4 ? 8 : HEADS * COLUMNS <= 20 ? 2 : 1 };
+template <int HEADS, int COLUMNS, int HEAD_LANES> struct step_group {
+    enum { QUADS = COLUMNS / 4, N = HEADS * COLUMNS <= 4 ? 8 : HEADS * COLUMNS <= 20 ? 2 : 1 };
     float heads[N][HEADS], columns[N][COLUMNS];
 
     template <int STEPS>
-    __device__ __forceinline__ void load(const operand_stage<HEADS, COLUMNS, STEPS> &stage, uint32_t first,
+    __device__ __forceinline__ void load(const operand_stage<HEADS, COLUMNS, HEAD_LANES, STEPS> &stage, uint32_t first,
                                          uint32_t head)
     {
 #pragma unroll
         for (uint32_t i = 0; i < N; i++) {
             const float *from = stage.columns[first + i];
             load_floats<HEADS>(&stage.heads[first + i][head], heads[i]);
-            load_floats<(COLUMNS < 4 ? COLUMNS : 4)>(from + column_of<COLUMNS>(0), columns[i]);
-            if constexpr (COLUMNS == 5)
-                columns[i][4] = from[column_of<COLUMNS>(4)];
-            if constexpr (COLUMNS == 8)
-                load_floats_4(from + column_of<COLUMNS>(4), columns[i] + 4);
+#pragma unroll
+            for (int quad = 0; quad < QUADS; quad++)
+                load_floats_4(from + column_of<COLUMNS, HEAD_LANES>(4 * quad), columns[i] + 4 * quad);
+            if constexpr (COLUMNS % 4 != 0)
+                load_floats<COLUMNS % 4>(from + column_of<COLUMNS, HEAD_LANES>(4 * QUADS), columns[i] + 4 * QUADS);
         }
     }
     __device__ __forceinline__ void add_to(float acc[HEADS][COLUMNS]) const
@@ -87,11 +91,11 @@ template <int HEADS, int COLUMNS> struct step_group {
 };
 
 /* Takes a stage's steps in order: one group is on its way from shared memory while another is added. */
-template <int HEADS, int COLUMNS, int STEPS>
-static __device__ __forceinline__ void multiply_stage(const operand_stage<HEADS, COLUMNS, STEPS> &stage, uint32_t head,
-                                                      float acc[HEADS][COLUMNS])
+template <int HEADS, int COLUMNS, int HEAD_LANES, int STEPS>
+static __device__ __forceinline__ void multiply_stage(const operand_stage<HEADS, COLUMNS, HEAD_LANES, STEPS> &stage,
+                                                      uint32_t head, float acc[HEADS][COLUMNS])
 {
-    typedef step_group<HEADS, COLUMNS> group;
+    typedef step_group<HEADS, COLUMNS, HEAD_LANES> group;
     group even, odd;
     even.load(stage, 0, head);
 #pragma unroll 1
@@ -112,9 +116,9 @@ static __device__ __forceinline__ bool multiplies()
 }
 
 /* Its first head of the block. */
-template <int HEADS> static __device__ __forceinline__ uint32_t own_head()
+template <int HEADS, int HEAD_LANES> static __device__ __forceinline__ uint32_t own_head()
 {
-    return (threadIdx.x - BRING_THREADS) / 16 * HEADS;
+    return (threadIdx.x - BRING_THREADS) / (32 / HEAD_LANES) * HEADS;
 }
 
 /* Barriers of a ring of STAGES: every thread of the four warps arrives, which a race checker can follow. */
@@ -151,25 +155,29 @@ static __device__ __forceinline__ void bringers_barrier()
     named_barrier(1, BRING_THREADS);
 }
 
-/* ---- logits: a block is 8 HEADS heads x 16 SLOTS slots ---- */
+/* ---- logits ---- */
 
-enum { LOGIT_STEPS = 32, LOGIT_STAGES = 4 };
+enum { LOGIT_STEPS = 32 };
 
-template <int HEADS, int SLOTS> struct logit_shared {
-    typedef operand_stage<HEADS, SLOTS, LOGIT_STEPS> stage;
-    enum { N_HEADS = stage::N_HEADS, N_SLOTS = stage::N_COLUMNS, N_ROWS = N_HEADS + N_SLOTS };
-    stage ring[LOGIT_STAGES];
+template <int HEADS, int SLOTS, int HEAD_LANES> struct logit_shared {
+    typedef operand_stage<HEADS, SLOTS, HEAD_LANES, LOGIT_STEPS> stage;
+    enum {
+        N_HEADS = stage::N_HEADS,
+        N_SLOTS = stage::N_COLUMNS,
+        N_ROWS = N_HEADS + N_SLOTS,
+        STAGES = N_ROWS > 200 ? 3 : 4
+    };
+    stage ring[STAGES];
     dsri_cache_entry rows[N_SLOTS];
-    ring_barriers<LOGIT_STAGES> barriers;
+    ring_barriers<STAGES> barriers;
 };
 
 /* Where the block's slots lie: for this block, and for the values. */
-template <int HEADS, int SLOTS>
+template <int HEADS, int SLOTS, int HEAD_LANES>
 static __device__ __forceinline__ void find_rows(const attention_query &at, uint32_t first_slot,
-                                                 logit_shared<HEADS, SLOTS> &shared)
+                                                 logit_shared<HEADS, SLOTS, HEAD_LANES> &shared)
 {
-    const uint32_t t = threadIdx.x;
-    if (t < shared.N_SLOTS) {
+    for (uint32_t t = threadIdx.x; t < shared.N_SLOTS; t += BRING_THREADS) {
         const uint32_t slot = first_slot + t;
         const int32_t index = slot < at.width ? at.indices[slot] : -1;
         const dsri_cache_entry row = find_row(at, index);
@@ -183,8 +191,8 @@ static __device__ __forceinline__ void find_rows(const attention_query &at, uint
 }
 
 /* What a thread brings of a stage: 8 features each of every 32nd of the block's queries and rows. */
-template <int HEADS, int SLOTS> struct logit_bringer {
-    typedef logit_shared<HEADS, SLOTS> block;
+template <int HEADS, int SLOTS, int HEAD_LANES> struct logit_bringer {
+    typedef logit_shared<HEADS, SLOTS, HEAD_LANES> block;
     enum { N = (block::N_ROWS + 31) / 32 };
     dsri_cache_entry sources[N];
     uint4 pieces[N];
@@ -245,18 +253,19 @@ template <int HEADS, int SLOTS> struct logit_bringer {
     }
 };
 
-template <int HEADS, int SLOTS>
+template <int HEADS, int SLOTS, int HEAD_LANES>
 static __device__ __forceinline__ void bring_logits(const attention_query &at, uint32_t first_head, uint32_t first_slot,
-                                                    logit_shared<HEADS, SLOTS> &shared)
+                                                    logit_shared<HEADS, SLOTS, HEAD_LANES> &shared)
 {
-    logit_bringer<HEADS, SLOTS> bringer;
+    logit_bringer<HEADS, SLOTS, HEAD_LANES> bringer;
     find_rows(at, first_slot, shared);
     bringer.start(at, first_head, shared);
     bringer.load(0);
     ring_turn turn = {0, 0};
 #pragma unroll 1
-    for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS; stage++, turn.advance<LOGIT_STAGES>()) {
-        logit_bringer<HEADS, SLOTS> current = bringer;
+    for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS;
+         stage++, turn.template advance<logit_shared<HEADS, SLOTS, HEAD_LANES>::STAGES>()) {
+        logit_bringer<HEADS, SLOTS, HEAD_LANES> current = bringer;
         if (stage + 1 < DSRI_HEAD_DIM / LOGIT_STEPS)
             bringer.load(stage + 1);
         shared_barrier_wait(&shared.barriers.is_empty[turn.stage], turn.parity ^ 1);
@@ -266,15 +275,15 @@ static __device__ __forceinline__ void bring_logits(const attention_query &at, u
 }
 
 /* Scales and writes the logits; what is left in acc counts for the largest: -infinity where nothing is selected. */
-template <int HEADS, int SLOTS>
-static __device__ __forceinline__ void write_logits(const dsri_attention_plan &plan, const attention_query &at,
-                                                    uint32_t first_slot, uint32_t head,
-                                                    const logit_shared<HEADS, SLOTS> &shared, float acc[HEADS][SLOTS])
+template <int HEADS, int SLOTS, int HEAD_LANES>
+static __device__ __forceinline__ void
+write_logits(const dsri_attention_plan &plan, const attention_query &at, uint32_t first_slot, uint32_t head,
+             const logit_shared<HEADS, SLOTS, HEAD_LANES> &shared, float acc[HEADS][SLOTS])
 {
     bool is_bad[HEADS] = {};
 #pragma unroll
     for (int s = 0; s < SLOTS; s++) {
-        const uint32_t i = column_of<SLOTS>(s);
+        const uint32_t i = column_of<SLOTS, HEAD_LANES>(s);
         const bool is_selected = shared.rows[i].values != nullptr;
         float *logits = at.logits + (uint64_t)(first_slot + i) * plan.n_heads + head;
 #pragma unroll
@@ -302,40 +311,37 @@ static __device__ __forceinline__ void write_logits(const dsri_attention_plan &p
             at.flags->is_bad_head[head + h] = 1;
 }
 
-/* The greatest of 2^n lanes. */
-static __device__ __forceinline__ float max_of_lanes(float x, int n)
-{
-#pragma unroll
-    for (int lanes = 1; lanes < n; lanes *= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
-    return x;
-}
-
-/* The largest logits of 16 slots: 4 lanes have 4 consecutive ones each, or 16 lanes one each. */
-template <int HEADS, int SLOTS>
+/* The largest logits of 16 slots: 4 lanes have 4 consecutive ones each, or 16 or 8 lanes one or two. */
+template <int HEADS, int SLOTS, int HEAD_LANES>
 static __device__ __forceinline__ void write_slot_max(const dsri_attention_plan &plan, const attention_query &at,
                                                       uint32_t first_slot, uint32_t head, float acc[HEADS][SLOTS])
 {
-    const uint32_t lane = threadIdx.x % 16;
+    enum { QUADS = SLOTS / 4, REST = SLOTS % 4, REST_LANES = REST != 0 ? 16 / REST : 1 };
+    const uint32_t lane = threadIdx.x % (32 / HEAD_LANES);
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
-        if constexpr (SLOTS >= 4) {
-            const float max = max_of_lanes(fmaxf(fmaxf(acc[h][0], acc[h][1]), fmaxf(acc[h][2], acc[h][3])), 4);
-            if (lane % 4 == 0 && first_slot + 4 * lane < at.width)
-                at.slot_max[(uint64_t)(first_slot / 16 + lane / 4) * plan.n_heads + head + h] = max;
+        float *to = at.slot_max + head + h;
+#pragma unroll
+        for (int quad = 0; quad < QUADS; quad++) {
+            const float *own = acc[h] + 4 * quad,
+                        max = max_of_lanes(fmaxf(fmaxf(own[0], own[1]), fmaxf(own[2], own[3])), 4);
+            const uint32_t slot = first_slot + column_of<SLOTS, HEAD_LANES>(4 * quad);
+            if (lane % 4 == 0 && slot < at.width)
+                to[(uint64_t)(slot / 16) * plan.n_heads] = max;
         }
-        if constexpr (SLOTS % 4 == 1) {
-            const float max = max_of_lanes(acc[h][SLOTS - 1], 16);
-            if (lane == 0 && first_slot + 16 * (SLOTS - 1) < at.width)
-                at.slot_max[(uint64_t)(first_slot / 16 + SLOTS - 1) * plan.n_heads + head + h] = max;
+        if constexpr (REST != 0) {
+            const float max = max_of_lanes(fmaxf(acc[h][4 * QUADS], acc[h][SLOTS - 1]), REST_LANES);
+            const uint32_t slot = first_slot + column_of<SLOTS, HEAD_LANES>(4 * QUADS);
+            if (lane % REST_LANES == 0 && slot < at.width)
+                to[(uint64_t)(slot / 16) * plan.n_heads] = max;
         }
     }
 }
 
-template <int HEADS, int SLOTS>
+template <int HEADS, int SLOTS, int HEAD_LANES>
 static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan &plan, uint8_t *zeroed)
 {
-    auto &shared = *reinterpret_cast<logit_shared<HEADS, SLOTS> *>(shared_memory);
+    auto &shared = *reinterpret_cast<logit_shared<HEADS, SLOTS, HEAD_LANES> *>(shared_memory);
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
     const uint32_t first_slot = blockIdx.x * shared.N_SLOTS, first_head = blockIdx.y * shared.N_HEADS;
     let_next_launch_start();
@@ -348,46 +354,48 @@ static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan
         bring_logits(at, first_head, first_slot, shared);
         return;
     }
-    const uint32_t head = own_head<HEADS>();
+    const uint32_t head = own_head<HEADS, HEAD_LANES>();
     float acc[HEADS][SLOTS] = {};
     ring_turn turn = {0, 0};
 #pragma unroll 1
-    for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS; stage++, turn.advance<LOGIT_STAGES>()) {
+    for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS;
+         stage++, turn.template advance<logit_shared<HEADS, SLOTS, HEAD_LANES>::STAGES>()) {
         shared_barrier_wait(&shared.barriers.is_full[turn.stage], turn.parity);
         multiply_stage(shared.ring[turn.stage], head, acc);
         shared_barrier_arrive(&shared.barriers.is_empty[turn.stage]);
     }
-    write_logits<HEADS, SLOTS>(plan, at, first_slot, first_head + head, shared, acc);
-    write_slot_max<HEADS, SLOTS>(plan, at, first_slot, first_head + head, acc);
-}
-
-extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
-    dsr_attention_logits16x16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
-{
-    block_of_logits<2, 1>(plan, zeroed);
+    write_logits<HEADS, SLOTS, HEAD_LANES>(plan, at, first_slot, first_head + head, shared, acc);
+    write_slot_max<HEADS, SLOTS, HEAD_LANES>(plan, at, first_slot, first_head + head, acc);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_logits32x80__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_logits<4, 5>(plan, zeroed);
+    block_of_logits<4, 5, 2>(plan, zeroed);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_logits64x80__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_logits<8, 5>(plan, zeroed);
+    block_of_logits<8, 5, 2>(plan, zeroed);
 }
 
-/* ---- values: a block is 8 HEADS heads x 16 FEATURES features ---- */
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_logits64x160__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_logits<8, 10, 2>(plan, zeroed);
+}
 
-template <int HEADS, int FEATURES> struct value_block {
+/* ---- values ---- */
+
+template <int HEADS, int FEATURES, int HEAD_LANES> struct value_block {
     enum {
-        SLOTS = HEADS == 8 ? 32 : 64, /* of a stage; 64 or a half of it */
+        SLOTS = HEADS >= 8 ? 32 : 64, /* of a stage; 64 or a half of it */
         STAGES = HEADS * FEATURES >= 32 ? 4 : 3,
         CHUNK_STAGES = DSRI_CHUNK_SLOTS / SLOTS
     };
-    typedef operand_stage<HEADS, FEATURES, SLOTS> stage; /* weights: exp(logit - max), 0 where nothing is selected */
+    typedef operand_stage<HEADS, FEATURES, HEAD_LANES, SLOTS>
+        stage; /* weights: exp(logit - max), 0 where nothing is selected */
     enum {
         N_HEADS = stage::N_HEADS,
         N_FEATURES = stage::N_COLUMNS,
@@ -410,20 +418,13 @@ template <int HEADS, int FEATURES> struct value_block {
     };
 };
 
-static __device__ __forceinline__ dsri_cache_entry row_of_slot(const attention_query &at, uint32_t slot)
-{
-    dsri_cache_entry none;
-    none.values = none.scales = nullptr;
-    return slot < at.width ? at.rows[slot] : none;
-}
-
 /* shared.max: the sink and the largest logits of all 16 slots. */
-template <int HEADS, int FEATURES>
+template <int HEADS, int FEATURES, int HEAD_LANES>
 static __device__ __forceinline__ void find_max(const attention_query &at, const dsri_attention_plan &plan,
                                                 uint32_t first_head,
-                                                typename value_block<HEADS, FEATURES>::shared &shared)
+                                                typename value_block<HEADS, FEATURES, HEAD_LANES>::shared &shared)
 {
-    typedef value_block<HEADS, FEATURES> block;
+    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
     const uint32_t h = threadIdx.x % block::N_HEADS, part = threadIdx.x / block::N_HEADS;
     float max = minus_infinity();
 #pragma unroll 8
@@ -445,21 +446,9 @@ struct value_place {
     uint32_t n_heads, first_head, first_feature;
 };
 
-/* 8 features of a row as they lie in memory; as many -0 for none: then a step of a chain changes nothing. */
-static __device__ __forceinline__ uint4 load_values(row_form form, const dsri_cache_entry &row, uint32_t f)
-{
-    const uint32_t zeros = 0x80008000u, codes = 0x80808080u;
-    if (!row.values)
-        return form == ROW_FP8 && f < ROW_CODES ? make_uint4(codes, codes, 0, 0)
-                                                : make_uint4(zeros, zeros, zeros, zeros);
-    return form == ROW_WORDS ? load_piece<ROW_WORDS>(row, f)
-           : form == ROW_FP8 ? load_piece<ROW_FP8>(row, f)
-                             : load_piece<ROW_HALVES>(row, f);
-}
-
 /* What a bringing thread has on the way for a stage, as it comes from memory. */
-template <int HEADS, int FEATURES, bool CHUNKED> struct value_bringer {
-    typedef value_block<HEADS, FEATURES> block;
+template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED> struct value_bringer {
+    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
     dsri_cache_entry rows[block::N_PIECES];      /* of the stage after */
     const uint8_t *is_selected[block::N_LOGITS]; /* null: no */
     float4 logits[block::N_LOGITS], max[CHUNKED ? 4 : 1];
@@ -552,8 +541,8 @@ template <int HEADS, int FEATURES, bool CHUNKED> struct value_bringer {
 };
 
 /* Sums of weights, one chain a head. */
-template <int HEADS, int FEATURES, bool CHUNKED> struct denominator_chain {
-    typedef value_block<HEADS, FEATURES> block;
+template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED> struct denominator_chain {
+    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
     float denominator, chunk_sum;
 
     __device__ __forceinline__ void add(const typename block::stage &stage, const float *factors, uint32_t h,
@@ -575,44 +564,22 @@ template <int HEADS, int FEATURES, bool CHUNKED> struct denominator_chain {
     }
 };
 
-/* Whether flags make a head of the block zero, for the thread of each head. The last block of a query to ask clears its
- * flags for the next command. All bringing threads. */
-template <int N_HEADS>
-static __device__ __forceinline__ bool take_flags(const attention_query &at, uint32_t n_heads, uint32_t first_head)
+template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED>
+static __device__ __forceinline__ void bring_values(const dsri_attention_plan &plan, const attention_query &at,
+                                                    const value_place &place,
+                                                    typename value_block<HEADS, FEATURES, HEAD_LANES>::shared &shared,
+                                                    value_bringer<HEADS, FEATURES, HEAD_LANES, CHUNKED> &bringer)
 {
-    const uint32_t t = threadIdx.x;
-    const bool is_zero = t < N_HEADS && (at.flags->is_bad | at.flags->is_bad_head[first_head + t]) != 0;
-    bringers_barrier(); /* all have read */
-    if (t >= 32)
-        return is_zero;
-    uint32_t n_done = 0;
-    if (t == 0) {
-        __threadfence();
-        n_done = atomicAdd(&at.flags->n_done, 1u);
-    }
-    n_done = __shfl_sync(0xffffffffu, n_done, 0);
-    if (n_done == gridDim.x * gridDim.y - 1) {
-        for (uint32_t h = t; h < n_heads; h += 32)
-            at.flags->is_bad_head[h] = 0;
-        if (t == 0) {
-            at.flags->is_bad = 0;
-            at.flags->n_done = 0;
-        }
-    }
-    return is_zero;
-}
-
-template <int HEADS, int FEATURES, bool CHUNKED>
-static __device__ __forceinline__ void
-bring_values(const dsri_attention_plan &plan, const attention_query &at, const value_place &place,
-             typename value_block<HEADS, FEATURES>::shared &shared, value_bringer<HEADS, FEATURES, CHUNKED> &bringer)
-{
-    typedef value_block<HEADS, FEATURES> block;
+    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
     const uint32_t t = threadIdx.x, h = t % block::N_HEADS;
     const float sink = plan.sinks[place.first_head + h];
-    const bool is_zero = take_flags<block::N_HEADS>(at, plan.n_heads, place.first_head) || !f32_is_finite(sink);
+    const bool is_zero = is_zero_head(at, place.first_head + h, sink);
+    bringers_barrier(); /* all have read */
+    if (t < 32)
+        leave_query(at, plan.n_heads);
     const float4 all = *reinterpret_cast<const float4 *>(&shared.max[bringer.quad()]);
-    denominator_chain<HEADS, FEATURES, CHUNKED> chain = {softmax_exp(__fadd_rn(sink, -shared.max[h])), 0.0f};
+    denominator_chain<HEADS, FEATURES, HEAD_LANES, CHUNKED> chain = {softmax_exp(__fadd_rn(sink, -shared.max[h])),
+                                                                     0.0f};
     ring_turn turn = {0, 0};
     uint32_t chunk_stage = 0;
 #pragma unroll 1
@@ -633,34 +600,15 @@ bring_values(const dsri_attention_plan &plan, const attention_query &at, const v
         shared.denominators[h] = is_zero ? __uint_as_float(0x7fc00000u) : chain.denominator;
 }
 
-/* N consecutive outputs of a head. A NaN denominator makes zeros. */
-template <int N>
-static __device__ __forceinline__ void write_values(uint16_t *to, const float *numerators, float denominator)
-{
-    uint16_t values[N];
-#pragma unroll
-    for (int j = 0; j < N; j++)
-        values[j] = f32_to_finite_bf16(__fdiv_rn(numerators[j], denominator));
-    if ((uintptr_t)to % 4 == 0) {
-#pragma unroll
-        for (int j = 0; j + 1 < N; j += 2)
-            *reinterpret_cast<uint32_t *>(to + j) = values[j] | (uint32_t)values[j + 1] << 16;
-    } else {
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            to[j] = values[j];
-    }
-}
-
 /* Numerators of a thread: one chain on from stage to stage, or chains of the chunks' own that are then scaled and
  * added. */
-template <int HEADS, int FEATURES, bool CHUNKED>
-static __device__ __forceinline__ void multiply_values(const attention_query &at,
-                                                       typename value_block<HEADS, FEATURES>::shared &shared,
-                                                       float numerators[HEADS][FEATURES])
+template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED>
+static __device__ __forceinline__ void
+multiply_values(const attention_query &at, typename value_block<HEADS, FEATURES, HEAD_LANES>::shared &shared,
+                float numerators[HEADS][FEATURES])
 {
-    typedef value_block<HEADS, FEATURES> block;
-    const uint32_t head = own_head<HEADS>();
+    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
+    const uint32_t head = own_head<HEADS, HEAD_LANES>();
     float sums[HEADS][FEATURES] = {};
     ring_turn turn = {0, 0};
     uint32_t chunk_stage = 0;
@@ -684,72 +632,60 @@ static __device__ __forceinline__ void multiply_values(const attention_query &at
     }
 }
 
-template <int HEADS, int FEATURES, bool CHUNKED>
+template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED>
 static __device__ __forceinline__ void block_of_values(const dsri_attention_plan &plan, uint8_t *zeroed)
 {
-    typedef value_block<HEADS, FEATURES> block;
+    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
     auto &shared = *reinterpret_cast<typename block::shared *>(shared_memory);
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
     const value_place place = {plan.n_heads, blockIdx.y * block::N_HEADS, blockIdx.x * block::N_FEATURES};
-    value_bringer<HEADS, FEATURES, CHUNKED> bringer;
+    value_bringer<HEADS, FEATURES, HEAD_LANES, CHUNKED> bringer;
     shared.barriers.prepare();
     wait_for_prior_launch();
     if (!multiplies() && at.width > 0) {
         bringer.find_rows(at, 0);
         bringer.load(at, place, 0);
     }
-    find_max<HEADS, FEATURES>(at, plan, place.first_head, shared);
+    find_max<HEADS, FEATURES, HEAD_LANES>(at, plan, place.first_head, shared);
     float numerators[HEADS][FEATURES] = {};
     if (multiplies())
-        multiply_values<HEADS, FEATURES, CHUNKED>(at, shared, numerators);
+        multiply_values<HEADS, FEATURES, HEAD_LANES, CHUNKED>(at, shared, numerators);
     else
-        bring_values<HEADS, FEATURES, CHUNKED>(plan, at, place, shared, bringer);
+        bring_values<HEADS, FEATURES, HEAD_LANES, CHUNKED>(plan, at, place, shared, bringer);
     __syncthreads();
     if (!multiplies())
         return;
 #pragma unroll
     for (int i = 0; i < HEADS; i++) {
-        const uint32_t h = own_head<HEADS>() + i;
+        const uint32_t h = own_head<HEADS, HEAD_LANES>() + i;
         uint16_t *output = at.output + (uint64_t)(place.first_head + h) * DSRI_HEAD_DIM + place.first_feature;
 #pragma unroll
         for (int j = 0; j < FEATURES; j += 4)
-            write_values<(FEATURES < 4 ? FEATURES : 4)>(output + column_of<FEATURES>(j), &numerators[i][j],
+            write_values<(FEATURES < 4 ? FEATURES : 4)>(output + column_of<FEATURES, HEAD_LANES>(j), &numerators[i][j],
                                                         shared.denominators[h]);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
-    dsr_attention_values8x32__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
-{
-    block_of_values<1, 2, false>(plan, zeroed);
-}
-
-extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_values32x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<4, 4, false>(plan, zeroed);
+    block_of_values<4, 4, 2, false>(plan, zeroed);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_values64x128__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<8, 8, false>(plan, zeroed);
-}
-
-extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
-    dsr_attention_chunks8x32__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
-{
-    block_of_values<1, 2, true>(plan, zeroed);
+    block_of_values<8, 8, 2, false>(plan, zeroed);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_chunks32x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<4, 4, true>(plan, zeroed);
+    block_of_values<4, 4, 2, true>(plan, zeroed);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_chunks64x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<8, 4, true>(plan, zeroed);
+    block_of_values<8, 4, 2, true>(plan, zeroed);
 }
