@@ -9,6 +9,12 @@
 
 enum { STREAM_WARPS = INDEX_TILE / ROW_KEYS, STREAM_THREADS = 32 * STREAM_WARPS, STREAM_STAGES = 2 };
 
+/* Heads of a block's first query: 20 words from head to head, so that four words of two are read without bank
+ * conflicts. */
+struct stream_heads {
+    uint4 words[64][KEY_WORDS + 4];
+};
+
 struct stream_ring {
     uint4 keys[STREAM_STAGES][ROW_KEYS][KEY_WORDS];
     uint64_t full[STREAM_STAGES];
@@ -72,14 +78,32 @@ template <int NTILES> struct stream_query {
 };
 
 template <int NTILES>
-static __device__ __forceinline__ void enter_query(const dsri_indexer_plan &plan, uint32_t number,
+static __device__ __forceinline__ void place_query(const dsri_indexer_plan &plan, uint32_t number,
                                                    stream_query<NTILES> &query)
 {
     const line_place place = place_of(plan, number);
     query_at(plan, place.r, place.i, query.at);
-    load_heads<NTILES, true>(query.at, 0, query.heads);
     query.first = number - place.tile;
     query.end = query.first + plan.rows[place.r].n_tiles;
+}
+
+/* The same heads as load_heads, once this thread's copies are there. The whole block calls it. */
+template <int NTILES>
+static __device__ __forceinline__ void take_heads(const indexer_query &at, const stream_heads &from,
+                                                  row_heads<NTILES> &heads)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const float *weights = at.weights + 2 * t;
+#pragma unroll
+    for (int n = 0; n < NTILES; n++)
+        heads.weights[n] = make_float2(weights[8 * n], weights[8 * n + 1]);
+    copy_async_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < NTILES; n++)
+#pragma unroll
+        for (int s = 0; s < WORD_STEPS; s++)
+            heads.q[s][n] = from.words[8 * n + g][4 * s + t];
 }
 
 /* Dots of the keys of a stage. */
@@ -104,22 +128,31 @@ static __device__ __forceinline__ void multiply_stage(const row_heads<NTILES> &h
 /* Scores of tiles [number, end) of the line. */
 template <int NTILES>
 static __device__ __forceinline__ void score_piece(const dsri_indexer_plan &plan, uint32_t number, uint32_t end,
-                                                   stream_ring &ring)
+                                                   stream_ring &ring, stream_heads &first_heads)
 {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t slot = 0, parity = 0, to_bring = number + STREAM_STAGES, batch_end = number + 32;
     stream_query<NTILES> query;
     key_piece piece = {nullptr, 0}; /* of tile batch_end - 32 + lane */
+    place_query(plan, number, query);
+#pragma unroll
+    for (uint32_t i = 0; i < NTILES / 2; i++) {
+        const uint32_t word = i * STREAM_THREADS + threadIdx.x;
+        copy_async_16(&first_heads.words[word / KEY_WORDS][word % KEY_WORDS], query.at.q + 8 * word, 16);
+    }
+    copy_async_commit();
     if (number + lane < end)
         piece = find_keys(plan, number + lane);
     if (lane < STREAM_STAGES && number + lane < end)
         bring_keys(piece, lane, ring);
-    enter_query(plan, number, query);
+    take_heads<NTILES>(query.at, first_heads, query.heads);
 #pragma unroll 1
     for (; number < end; number++, to_bring++) {
         float dots[NTILES][4], sums[2];
-        if (number == query.end)
-            enter_query(plan, number, query);
+        if (number == query.end) {
+            place_query(plan, number, query);
+            load_heads<NTILES, true>(query.at, 0, query.heads);
+        }
         shared_barrier_wait(&ring.full[slot], parity);
         const uint32_t n_there = ring.n_there[slot];
         multiply_stage<NTILES>(query.heads, ring, slot, n_there, dots);
@@ -143,6 +176,8 @@ extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1)
 {
     extern __shared__ uint4 shared_memory[];
     stream_ring &ring = reinterpret_cast<stream_ring *>(shared_memory)[threadIdx.x / 32];
+    stream_heads &heads =
+        *reinterpret_cast<stream_heads *>(reinterpret_cast<stream_ring *>(shared_memory) + STREAM_WARPS);
     let_next_launch_start();
     if (threadIdx.x % 32 == 0) {
         for (uint32_t slot = 0; slot < STREAM_STAGES; slot++)
@@ -154,9 +189,9 @@ extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1)
     __syncwarp();
     wait_for_prior_launch();
     if (plan.n_heads == 32)
-        score_piece<4>(plan, first, end, ring);
+        score_piece<4>(plan, first, end, ring, heads);
     else
-        score_piece<8>(plan, first, end, ring);
+        score_piece<8>(plan, first, end, ring, heads);
 }
 
 #endif
