@@ -177,10 +177,10 @@ static dsri_cuda_grid select_grid(const void *plan)
     return (dsri_cuda_grid){p->n_queries, 1, 1};
 }
 
-/* select_shared of kernels/indexer_select.cuh; row_shared of kernels/indexer_scores_row.cu and the rings of
- * kernels/indexer_scores_stream.cu: 8 rings of 6 and of 2 stages, and 64 heads there; fp4_shared of kernels/indexer_fp4.cu: 12 rings of 5
- * stages, and queries of up to 2 groups of 64 heads; wide_shared of kernels/indexer_fp4_wide.cu: 16 rings of 4 stages,
- * and 64 heads. */
+/* select_shared of kernels/indexer_select.cuh; row_shared of kernels/indexer_scores_row.cu: 8 rings of 6 stages; what
+ * kernels/indexer_scores_stream.cu has: 8 rings of 2 stages, and 64 heads; fp4_shared of kernels/indexer_fp4.cu: 12
+ * rings of 5 stages, and queries of up to 2 groups of 64 heads; wide_shared of kernels/indexer_fp4_wide.cu: 16 rings of
+ * 4 stages, and 64 heads. */
 enum {
     SELECT_SHARED_BYTES = 16384 * 4 + 4096 * 8 + 2308 * 4 + 2048 * 4 + 2112 * 4 + 512,
     ROW_SCORES_SHARED_BYTES = 8 * 6 * 4096 + 64 * 8 + 256,
