@@ -59,8 +59,8 @@ dsr_status dsri_context_check_usable(dsr_context *context);
 int dsri_context_is_forked(const dsr_context *context);
 /* Frees a destroyed context once nothing of it lives. */
 void dsri_context_release_if_done(dsr_context *context);
-/* Memory under a buffer of ours goes away, or gets an owner that the commands know nothing of: encoders with commands on
- * it refuse to run them. `what` is a literal that ends the sentence "a buffer that its commands use ...". */
+/* Memory under a buffer of ours goes away, or gets an owner that the commands know nothing of: encoders with commands
+ * on it refuse to run them. `what` is a literal that ends the sentence "a buffer that its commands use ...". */
 void dsri_encoders_forget_memory(dsr_context *context, const dsr_buffer *buffer, const char *what);
 
 #endif
