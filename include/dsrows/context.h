@@ -77,7 +77,10 @@ typedef struct dsr_context_desc {
     uint32_t device_index;   /* CUDA device number; 0 with cuda_context */
     dsr_exactness exactness; /* default: device-exact */
     dsr_isa isa;             /* CPU: force an instruction set. AUTO: the environment variable DSR_ISA if it is set, else
-                                the best one here. One that is not available is refused, never replaced. */
+                                the best one here. One that is not available is refused, never replaced. The
+                                environment variable DSR_WITHOUT names units not to be used, with commas in between:
+                                avx512_bf16, amx_bf16, avx512_vnni, amx_int8. Words that neither variable knows:
+                                DSR_ERR_VALUE */
     uint32_t n_threads;      /* CPU: threads that work on a submit, the calling one included; 0 and 1: it alone. At most
                                 1024. With `parallel`: the number of workers the runner may use. */
     uint32_t spin_microseconds; /* how long an idle thread of ours spins before it sleeps; 0: the default (50) */
