@@ -248,7 +248,6 @@ static dsri_cuda_grid values_grid(const dsri_attention_plan *p, uint32_t n_heads
 EXACT_ATTENTION_GRID(logits, few_logits, 16, 20)
 EXACT_ATTENTION_GRID(logits, logits, 32, 80)
 EXACT_ATTENTION_GRID(logits, logits, 64, 80)
-EXACT_ATTENTION_GRID(logits, logits, 64, 160)
 EXACT_ATTENTION_GRID(values, few_values, 8, 32)
 EXACT_ATTENTION_GRID(values, values, 32, 64)
 EXACT_ATTENTION_GRID(values, values, 64, 128)
@@ -276,7 +275,7 @@ static dsri_cuda_grid rows_attention_grid(const void *plan)
 }
 
 /* Which is fastest, as measured on an H200; the bits are the same. Of 64 heads: */
-enum { FEW_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 32, ROW16_ROWS = 5, ROW32_ROWS = 22 };
+enum { FEW_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 40, ROW16_ROWS = 5, ROW32_ROWS = 22 };
 
 static int is_at_most(const dsri_attention_plan *p, uint32_t n_rows)
 {
@@ -291,17 +290,6 @@ static int is_few_exact(const void *plan)
 static int is_middle_exact(const void *plan)
 {
     return is_at_most(plan, MIDDLE_EXACT_ROWS);
-}
-
-/* Whether blocks of 160 slots leave little room empty. */
-static int is_wide_exact(const void *plan)
-{
-    const dsri_attention_plan *p = plan;
-    const dsri_cuda_grid grid = logits64x160_grid(plan);
-    uint64_t n_slots = 0;
-    for (uint32_t r = 0; r < p->n_rows; r++)
-        n_slots += (uint64_t)p->rows[r].width * p->rows[r].n_queries;
-    return n_slots * 4 >= (uint64_t)grid.x * 160 * 3 * p->n_queries;
 }
 
 static int is_for_row16(const void *plan)
@@ -321,9 +309,9 @@ static uint64_t attention_flag_bytes(const void *plan)
     return (uint64_t)p->n_queries * 1024;
 }
 
-/* logit_shared of attention_exact.cu: stages of 32 features, where slots lie, barriers. value_block: stages of 64 or
+/* logit_shared of attention_exact.cu: 4 stages of 32 features, where slots lie, barriers. value_block: stages of 64 or
  * 32 slots, statistics, barriers. */
-#define LOGITS_BYTES(n_heads, n_slots, n_stages) ((n_stages)*32 * ((n_heads) + (n_slots)) * 4 + (n_slots)*16 + 64)
+#define LOGITS_BYTES(n_heads, n_slots) (4 * 32 * ((n_heads) + (n_slots)) * 4 + (n_slots)*16 + 64)
 #define VALUES_BYTES(n_heads, n_features, n_slots, n_stages)                                                           \
     ((n_stages) * (n_slots) * ((n_heads) + (n_features)) * 4 + ((n_stages) + 2) * (n_heads)*4 + 256 * 4 + 80)
 
@@ -377,11 +365,9 @@ static uint32_t few_values_bytes(const void *plan)
 
 #define EXACT_ATTENTIONS(which, form, n_features)                                                                      \
     FEW_EXACT_ATTENTION(which, form),                                                                                  \
-        EXACT_ATTENTION(which, logits32x80, LOGITS_BYTES(32, 80, 4), form##32x64, VALUES_BYTES(32, 64, 64, 3),         \
+        EXACT_ATTENTION(which, logits32x80, LOGITS_BYTES(32, 80), form##32x64, VALUES_BYTES(32, 64, 64, 3),            \
                         is_middle_exact),                                                                              \
-        EXACT_ATTENTION(which, logits64x160, LOGITS_BYTES(64, 160, 3), form##64x##n_features,                          \
-                        VALUES_BYTES(64, n_features, 32, 4), is_wide_exact),                                           \
-        EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80, 4), form##64x##n_features,                            \
+        EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80), form##64x##n_features,                               \
                         VALUES_BYTES(64, n_features, 32, 4), NULL)
 
 /* att_shared of attention_row.cu: two tiles of 64 slots; numerators of 5 ranks in the place of queries; weights,

@@ -8,7 +8,7 @@
  * A KV row or a query with a value that is not finite needs no look of its own: it gives logits that are not finite. */
 #include "cuda/kernels/attention_common.cuh"
 
-enum { PRODUCT_WARPS = 4, BRING_THREADS = 32 * PRODUCT_WARPS, EXACT_THREADS = 2 * BRING_THREADS };
+enum { PRODUCT_WARPS = 4, HEAD_LANES = 2, BRING_THREADS = 32 * PRODUCT_WARPS, EXACT_THREADS = 2 * BRING_THREADS };
 
 extern __shared__ uint4 shared_memory[];
 
@@ -19,7 +19,7 @@ extern __shared__ uint4 shared_memory[];
  * side multiply at full rate only if HEADS x COLUMNS is more than 4 x (HEADS + COLUMNS). */
 
 /* Column j of a thread: lanes have four columns each side by side, then four more, then what is left. */
-template <int COLUMNS, int HEAD_LANES> static __device__ __forceinline__ uint32_t column_of(uint32_t j)
+template <int COLUMNS> static __device__ __forceinline__ uint32_t column_of(uint32_t j)
 {
     enum { LANES = 32 / HEAD_LANES, QUADS = COLUMNS / 4, REST = COLUMNS % 4 };
     const uint32_t i = threadIdx.x % LANES;
@@ -52,19 +52,19 @@ template <int N> static __device__ __forceinline__ void load_floats(const float 
 }
 
 /* One stage of the ring: STEPS of the inner dimension. */
-template <int HEADS, int COLUMNS, int HEAD_LANES, int STEPS> struct operand_stage {
+template <int HEADS, int COLUMNS, int STEPS> struct operand_stage {
     enum { N_HEADS = HEAD_LANES * PRODUCT_WARPS * HEADS, N_COLUMNS = 32 / HEAD_LANES * COLUMNS };
     float heads[STEPS][N_HEADS];
     float columns[STEPS][N_COLUMNS];
 };
 
 /* What a few steps bring to a thread. */
-template <int HEADS, int COLUMNS, int HEAD_LANES> struct step_group {
+template <int HEADS, int COLUMNS> struct step_group {
     enum { QUADS = COLUMNS / 4, N = HEADS * COLUMNS <= 4 ? 8 : HEADS * COLUMNS <= 20 ? 2 : 1 };
     float heads[N][HEADS], columns[N][COLUMNS];
 
     template <int STEPS>
-    __device__ __forceinline__ void load(const operand_stage<HEADS, COLUMNS, HEAD_LANES, STEPS> &stage, uint32_t first,
+    __device__ __forceinline__ void load(const operand_stage<HEADS, COLUMNS, STEPS> &stage, uint32_t first,
                                          uint32_t head)
     {
 #pragma unroll
@@ -73,9 +73,9 @@ template <int HEADS, int COLUMNS, int HEAD_LANES> struct step_group {
             load_floats<HEADS>(&stage.heads[first + i][head], heads[i]);
 #pragma unroll
             for (int quad = 0; quad < QUADS; quad++)
-                load_floats_4(from + column_of<COLUMNS, HEAD_LANES>(4 * quad), columns[i] + 4 * quad);
+                load_floats_4(from + column_of<COLUMNS>(4 * quad), columns[i] + 4 * quad);
             if constexpr (COLUMNS % 4 != 0)
-                load_floats<COLUMNS % 4>(from + column_of<COLUMNS, HEAD_LANES>(4 * QUADS), columns[i] + 4 * QUADS);
+                load_floats<COLUMNS % 4>(from + column_of<COLUMNS>(4 * QUADS), columns[i] + 4 * QUADS);
         }
     }
     __device__ __forceinline__ void add_to(float acc[HEADS][COLUMNS]) const
@@ -91,11 +91,11 @@ template <int HEADS, int COLUMNS, int HEAD_LANES> struct step_group {
 };
 
 /* Takes a stage's steps in order: one group is on its way from shared memory while another is added. */
-template <int HEADS, int COLUMNS, int HEAD_LANES, int STEPS>
-static __device__ __forceinline__ void multiply_stage(const operand_stage<HEADS, COLUMNS, HEAD_LANES, STEPS> &stage,
-                                                      uint32_t head, float acc[HEADS][COLUMNS])
+template <int HEADS, int COLUMNS, int STEPS>
+static __device__ __forceinline__ void multiply_stage(const operand_stage<HEADS, COLUMNS, STEPS> &stage, uint32_t head,
+                                                      float acc[HEADS][COLUMNS])
 {
-    typedef step_group<HEADS, COLUMNS, HEAD_LANES> group;
+    typedef step_group<HEADS, COLUMNS> group;
     group even, odd;
     even.load(stage, 0, head);
 #pragma unroll 1
@@ -116,7 +116,7 @@ static __device__ __forceinline__ bool multiplies()
 }
 
 /* Its first head of the block. */
-template <int HEADS, int HEAD_LANES> static __device__ __forceinline__ uint32_t own_head()
+template <int HEADS> static __device__ __forceinline__ uint32_t own_head()
 {
     return (threadIdx.x - BRING_THREADS) / (32 / HEAD_LANES) * HEADS;
 }
@@ -157,25 +157,20 @@ static __device__ __forceinline__ void bringers_barrier()
 
 /* ---- logits ---- */
 
-enum { LOGIT_STEPS = 32 };
+enum { LOGIT_STEPS = 32, LOGIT_STAGES = 4 };
 
-template <int HEADS, int SLOTS, int HEAD_LANES> struct logit_shared {
-    typedef operand_stage<HEADS, SLOTS, HEAD_LANES, LOGIT_STEPS> stage;
-    enum {
-        N_HEADS = stage::N_HEADS,
-        N_SLOTS = stage::N_COLUMNS,
-        N_ROWS = N_HEADS + N_SLOTS,
-        STAGES = N_ROWS > 200 ? 3 : 4
-    };
-    stage ring[STAGES];
+template <int HEADS, int SLOTS> struct logit_shared {
+    typedef operand_stage<HEADS, SLOTS, LOGIT_STEPS> stage;
+    enum { N_HEADS = stage::N_HEADS, N_SLOTS = stage::N_COLUMNS, N_ROWS = N_HEADS + N_SLOTS };
+    stage ring[LOGIT_STAGES];
     dsri_cache_entry rows[N_SLOTS];
-    ring_barriers<STAGES> barriers;
+    ring_barriers<LOGIT_STAGES> barriers;
 };
 
 /* Where the block's slots lie: for this block, and for the values. */
-template <int HEADS, int SLOTS, int HEAD_LANES>
+template <int HEADS, int SLOTS>
 static __device__ __forceinline__ void find_rows(const attention_query &at, uint32_t first_slot,
-                                                 logit_shared<HEADS, SLOTS, HEAD_LANES> &shared)
+                                                 logit_shared<HEADS, SLOTS> &shared)
 {
     for (uint32_t t = threadIdx.x; t < shared.N_SLOTS; t += BRING_THREADS) {
         const uint32_t slot = first_slot + t;
@@ -191,8 +186,8 @@ static __device__ __forceinline__ void find_rows(const attention_query &at, uint
 }
 
 /* What a thread brings of a stage: 8 features each of every 32nd of the block's queries and rows. */
-template <int HEADS, int SLOTS, int HEAD_LANES> struct logit_bringer {
-    typedef logit_shared<HEADS, SLOTS, HEAD_LANES> block;
+template <int HEADS, int SLOTS> struct logit_bringer {
+    typedef logit_shared<HEADS, SLOTS> block;
     enum { N = (block::N_ROWS + 31) / 32 };
     dsri_cache_entry sources[N];
     uint4 pieces[N];
@@ -253,19 +248,18 @@ template <int HEADS, int SLOTS, int HEAD_LANES> struct logit_bringer {
     }
 };
 
-template <int HEADS, int SLOTS, int HEAD_LANES>
+template <int HEADS, int SLOTS>
 static __device__ __forceinline__ void bring_logits(const attention_query &at, uint32_t first_head, uint32_t first_slot,
-                                                    logit_shared<HEADS, SLOTS, HEAD_LANES> &shared)
+                                                    logit_shared<HEADS, SLOTS> &shared)
 {
-    logit_bringer<HEADS, SLOTS, HEAD_LANES> bringer;
+    logit_bringer<HEADS, SLOTS> bringer;
     find_rows(at, first_slot, shared);
     bringer.start(at, first_head, shared);
     bringer.load(0);
     ring_turn turn = {0, 0};
 #pragma unroll 1
-    for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS;
-         stage++, turn.template advance<logit_shared<HEADS, SLOTS, HEAD_LANES>::STAGES>()) {
-        logit_bringer<HEADS, SLOTS, HEAD_LANES> current = bringer;
+    for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS; stage++, turn.advance<LOGIT_STAGES>()) {
+        logit_bringer<HEADS, SLOTS> current = bringer;
         if (stage + 1 < DSRI_HEAD_DIM / LOGIT_STEPS)
             bringer.load(stage + 1);
         shared_barrier_wait(&shared.barriers.is_empty[turn.stage], turn.parity ^ 1);
@@ -275,15 +269,15 @@ static __device__ __forceinline__ void bring_logits(const attention_query &at, u
 }
 
 /* Scales and writes the logits; what is left in acc counts for the largest: -infinity where nothing is selected. */
-template <int HEADS, int SLOTS, int HEAD_LANES>
-static __device__ __forceinline__ void
-write_logits(const dsri_attention_plan &plan, const attention_query &at, uint32_t first_slot, uint32_t head,
-             const logit_shared<HEADS, SLOTS, HEAD_LANES> &shared, float acc[HEADS][SLOTS])
+template <int HEADS, int SLOTS>
+static __device__ __forceinline__ void write_logits(const dsri_attention_plan &plan, const attention_query &at,
+                                                    uint32_t first_slot, uint32_t head,
+                                                    const logit_shared<HEADS, SLOTS> &shared, float acc[HEADS][SLOTS])
 {
     bool is_bad[HEADS] = {};
 #pragma unroll
     for (int s = 0; s < SLOTS; s++) {
-        const uint32_t i = column_of<SLOTS, HEAD_LANES>(s);
+        const uint32_t i = column_of<SLOTS>(s);
         const bool is_selected = shared.rows[i].values != nullptr;
         float *logits = at.logits + (uint64_t)(first_slot + i) * plan.n_heads + head;
 #pragma unroll
@@ -312,7 +306,7 @@ write_logits(const dsri_attention_plan &plan, const attention_query &at, uint32_
 }
 
 /* The largest logits of 16 slots: 4 lanes have 4 consecutive ones each, or 16 or 8 lanes one or two. */
-template <int HEADS, int SLOTS, int HEAD_LANES>
+template <int HEADS, int SLOTS>
 static __device__ __forceinline__ void write_slot_max(const dsri_attention_plan &plan, const attention_query &at,
                                                       uint32_t first_slot, uint32_t head, float acc[HEADS][SLOTS])
 {
@@ -325,23 +319,23 @@ static __device__ __forceinline__ void write_slot_max(const dsri_attention_plan 
         for (int quad = 0; quad < QUADS; quad++) {
             const float *own = acc[h] + 4 * quad,
                         max = max_of_lanes(fmaxf(fmaxf(own[0], own[1]), fmaxf(own[2], own[3])), 4);
-            const uint32_t slot = first_slot + column_of<SLOTS, HEAD_LANES>(4 * quad);
+            const uint32_t slot = first_slot + column_of<SLOTS>(4 * quad);
             if (lane % 4 == 0 && slot < at.width)
                 to[(uint64_t)(slot / 16) * plan.n_heads] = max;
         }
         if constexpr (REST != 0) {
             const float max = max_of_lanes(fmaxf(acc[h][4 * QUADS], acc[h][SLOTS - 1]), REST_LANES);
-            const uint32_t slot = first_slot + column_of<SLOTS, HEAD_LANES>(4 * QUADS);
+            const uint32_t slot = first_slot + column_of<SLOTS>(4 * QUADS);
             if (lane % REST_LANES == 0 && slot < at.width)
                 to[(uint64_t)(slot / 16) * plan.n_heads] = max;
         }
     }
 }
 
-template <int HEADS, int SLOTS, int HEAD_LANES>
+template <int HEADS, int SLOTS>
 static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan &plan, uint8_t *zeroed)
 {
-    auto &shared = *reinterpret_cast<logit_shared<HEADS, SLOTS, HEAD_LANES> *>(shared_memory);
+    auto &shared = *reinterpret_cast<logit_shared<HEADS, SLOTS> *>(shared_memory);
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
     const uint32_t first_slot = blockIdx.x * shared.N_SLOTS, first_head = blockIdx.y * shared.N_HEADS;
     let_next_launch_start();
@@ -354,48 +348,40 @@ static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan
         bring_logits(at, first_head, first_slot, shared);
         return;
     }
-    const uint32_t head = own_head<HEADS, HEAD_LANES>();
+    const uint32_t head = own_head<HEADS>();
     float acc[HEADS][SLOTS] = {};
     ring_turn turn = {0, 0};
 #pragma unroll 1
-    for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS;
-         stage++, turn.template advance<logit_shared<HEADS, SLOTS, HEAD_LANES>::STAGES>()) {
+    for (uint32_t stage = 0; stage < DSRI_HEAD_DIM / LOGIT_STEPS; stage++, turn.advance<LOGIT_STAGES>()) {
         shared_barrier_wait(&shared.barriers.is_full[turn.stage], turn.parity);
         multiply_stage(shared.ring[turn.stage], head, acc);
         shared_barrier_arrive(&shared.barriers.is_empty[turn.stage]);
     }
-    write_logits<HEADS, SLOTS, HEAD_LANES>(plan, at, first_slot, first_head + head, shared, acc);
-    write_slot_max<HEADS, SLOTS, HEAD_LANES>(plan, at, first_slot, first_head + head, acc);
+    write_logits<HEADS, SLOTS>(plan, at, first_slot, first_head + head, shared, acc);
+    write_slot_max<HEADS, SLOTS>(plan, at, first_slot, first_head + head, acc);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_logits32x80__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_logits<4, 5, 2>(plan, zeroed);
+    block_of_logits<4, 5>(plan, zeroed);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_logits64x80__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_logits<8, 5, 2>(plan, zeroed);
-}
-
-extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
-    dsr_attention_logits64x160__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
-{
-    block_of_logits<8, 10, 2>(plan, zeroed);
+    block_of_logits<8, 5>(plan, zeroed);
 }
 
 /* ---- values ---- */
 
-template <int HEADS, int FEATURES, int HEAD_LANES> struct value_block {
+template <int HEADS, int FEATURES> struct value_block {
     enum {
         SLOTS = HEADS >= 8 ? 32 : 64, /* of a stage; 64 or a half of it */
         STAGES = HEADS * FEATURES >= 32 ? 4 : 3,
         CHUNK_STAGES = DSRI_CHUNK_SLOTS / SLOTS
     };
-    typedef operand_stage<HEADS, FEATURES, HEAD_LANES, SLOTS>
-        stage; /* weights: exp(logit - max), 0 where nothing is selected */
+    typedef operand_stage<HEADS, FEATURES, SLOTS> stage; /* weights: exp(logit - max), 0 where nothing is selected */
     enum {
         N_HEADS = stage::N_HEADS,
         N_FEATURES = stage::N_COLUMNS,
@@ -419,12 +405,12 @@ template <int HEADS, int FEATURES, int HEAD_LANES> struct value_block {
 };
 
 /* shared.max: the sink and the largest logits of all 16 slots. */
-template <int HEADS, int FEATURES, int HEAD_LANES>
+template <int HEADS, int FEATURES>
 static __device__ __forceinline__ void find_max(const attention_query &at, const dsri_attention_plan &plan,
                                                 uint32_t first_head,
-                                                typename value_block<HEADS, FEATURES, HEAD_LANES>::shared &shared)
+                                                typename value_block<HEADS, FEATURES>::shared &shared)
 {
-    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
+    typedef value_block<HEADS, FEATURES> block;
     const uint32_t h = threadIdx.x % block::N_HEADS, part = threadIdx.x / block::N_HEADS;
     float max = minus_infinity();
 #pragma unroll 8
@@ -447,8 +433,8 @@ struct value_place {
 };
 
 /* What a bringing thread has on the way for a stage, as it comes from memory. */
-template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED> struct value_bringer {
-    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
+template <int HEADS, int FEATURES, bool CHUNKED> struct value_bringer {
+    typedef value_block<HEADS, FEATURES> block;
     dsri_cache_entry rows[block::N_PIECES];      /* of the stage after */
     const uint8_t *is_selected[block::N_LOGITS]; /* null: no */
     float4 logits[block::N_LOGITS], max[CHUNKED ? 4 : 1];
@@ -541,8 +527,8 @@ template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED> struct value_br
 };
 
 /* Sums of weights, one chain a head. */
-template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED> struct denominator_chain {
-    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
+template <int HEADS, int FEATURES, bool CHUNKED> struct denominator_chain {
+    typedef value_block<HEADS, FEATURES> block;
     float denominator, chunk_sum;
 
     __device__ __forceinline__ void add(const typename block::stage &stage, const float *factors, uint32_t h,
@@ -564,13 +550,12 @@ template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED> struct denomina
     }
 };
 
-template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED>
-static __device__ __forceinline__ void bring_values(const dsri_attention_plan &plan, const attention_query &at,
-                                                    const value_place &place,
-                                                    typename value_block<HEADS, FEATURES, HEAD_LANES>::shared &shared,
-                                                    value_bringer<HEADS, FEATURES, HEAD_LANES, CHUNKED> &bringer)
+template <int HEADS, int FEATURES, bool CHUNKED>
+static __device__ __forceinline__ void
+bring_values(const dsri_attention_plan &plan, const attention_query &at, const value_place &place,
+             typename value_block<HEADS, FEATURES>::shared &shared, value_bringer<HEADS, FEATURES, CHUNKED> &bringer)
 {
-    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
+    typedef value_block<HEADS, FEATURES> block;
     const uint32_t t = threadIdx.x, h = t % block::N_HEADS;
     const float sink = plan.sinks[place.first_head + h];
     const bool is_zero = is_zero_head(at, place.first_head + h, sink);
@@ -578,8 +563,7 @@ static __device__ __forceinline__ void bring_values(const dsri_attention_plan &p
     if (t < 32)
         leave_query(at, plan.n_heads);
     const float4 all = *reinterpret_cast<const float4 *>(&shared.max[bringer.quad()]);
-    denominator_chain<HEADS, FEATURES, HEAD_LANES, CHUNKED> chain = {softmax_exp(__fadd_rn(sink, -shared.max[h])),
-                                                                     0.0f};
+    denominator_chain<HEADS, FEATURES, CHUNKED> chain = {softmax_exp(__fadd_rn(sink, -shared.max[h])), 0.0f};
     ring_turn turn = {0, 0};
     uint32_t chunk_stage = 0;
 #pragma unroll 1
@@ -602,13 +586,13 @@ static __device__ __forceinline__ void bring_values(const dsri_attention_plan &p
 
 /* Numerators of a thread: one chain on from stage to stage, or chains of the chunks' own that are then scaled and
  * added. */
-template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED>
-static __device__ __forceinline__ void
-multiply_values(const attention_query &at, typename value_block<HEADS, FEATURES, HEAD_LANES>::shared &shared,
-                float numerators[HEADS][FEATURES])
+template <int HEADS, int FEATURES, bool CHUNKED>
+static __device__ __forceinline__ void multiply_values(const attention_query &at,
+                                                       typename value_block<HEADS, FEATURES>::shared &shared,
+                                                       float numerators[HEADS][FEATURES])
 {
-    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
-    const uint32_t head = own_head<HEADS, HEAD_LANES>();
+    typedef value_block<HEADS, FEATURES> block;
+    const uint32_t head = own_head<HEADS>();
     float sums[HEADS][FEATURES] = {};
     ring_turn turn = {0, 0};
     uint32_t chunk_stage = 0;
@@ -632,36 +616,36 @@ multiply_values(const attention_query &at, typename value_block<HEADS, FEATURES,
     }
 }
 
-template <int HEADS, int FEATURES, int HEAD_LANES, bool CHUNKED>
+template <int HEADS, int FEATURES, bool CHUNKED>
 static __device__ __forceinline__ void block_of_values(const dsri_attention_plan &plan, uint8_t *zeroed)
 {
-    typedef value_block<HEADS, FEATURES, HEAD_LANES> block;
+    typedef value_block<HEADS, FEATURES> block;
     auto &shared = *reinterpret_cast<typename block::shared *>(shared_memory);
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
     const value_place place = {plan.n_heads, blockIdx.y * block::N_HEADS, blockIdx.x * block::N_FEATURES};
-    value_bringer<HEADS, FEATURES, HEAD_LANES, CHUNKED> bringer;
+    value_bringer<HEADS, FEATURES, CHUNKED> bringer;
     shared.barriers.prepare();
     wait_for_prior_launch();
     if (!multiplies() && at.width > 0) {
         bringer.find_rows(at, 0);
         bringer.load(at, place, 0);
     }
-    find_max<HEADS, FEATURES, HEAD_LANES>(at, plan, place.first_head, shared);
+    find_max<HEADS, FEATURES>(at, plan, place.first_head, shared);
     float numerators[HEADS][FEATURES] = {};
     if (multiplies())
-        multiply_values<HEADS, FEATURES, HEAD_LANES, CHUNKED>(at, shared, numerators);
+        multiply_values<HEADS, FEATURES, CHUNKED>(at, shared, numerators);
     else
-        bring_values<HEADS, FEATURES, HEAD_LANES, CHUNKED>(plan, at, place, shared, bringer);
+        bring_values<HEADS, FEATURES, CHUNKED>(plan, at, place, shared, bringer);
     __syncthreads();
     if (!multiplies())
         return;
 #pragma unroll
     for (int i = 0; i < HEADS; i++) {
-        const uint32_t h = own_head<HEADS, HEAD_LANES>() + i;
+        const uint32_t h = own_head<HEADS>() + i;
         uint16_t *output = at.output + (uint64_t)(place.first_head + h) * DSRI_HEAD_DIM + place.first_feature;
 #pragma unroll
         for (int j = 0; j < FEATURES; j += 4)
-            write_values<(FEATURES < 4 ? FEATURES : 4)>(output + column_of<FEATURES, HEAD_LANES>(j), &numerators[i][j],
+            write_values<(FEATURES < 4 ? FEATURES : 4)>(output + column_of<FEATURES>(j), &numerators[i][j],
                                                         shared.denominators[h]);
     }
 }
@@ -669,23 +653,23 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_values32x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<4, 4, 2, false>(plan, zeroed);
+    block_of_values<4, 4, false>(plan, zeroed);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_values64x128__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<8, 8, 2, false>(plan, zeroed);
+    block_of_values<8, 8, false>(plan, zeroed);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_chunks32x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<4, 4, 2, true>(plan, zeroed);
+    block_of_values<4, 4, true>(plan, zeroed);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_chunks64x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
-    block_of_values<8, 4, 2, true>(plan, zeroed);
+    block_of_values<8, 4, true>(plan, zeroed);
 }
