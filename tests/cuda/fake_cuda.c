@@ -25,6 +25,12 @@ static CUresult count(void)
     return state.n_calls == state.fail_at ? state.fail_with : SUCCESS;
 }
 
+/* Such as 90. */
+static int device_compute(void)
+{
+    return state.compute ? state.compute : emulator_compute();
+}
+
 /* Every entry point counts itself first. */
 #define ENTRY(name, arguments)                                                                                         \
     EXPORT CUresult name arguments;                                                                                    \
@@ -135,7 +141,7 @@ ENTRY(cuDeviceGetAttribute, (int *value, int attribute, int device))
 {
     (void)device;
     COUNT();
-    const int compute = state.compute ? state.compute : 90;
+    const int compute = device_compute();
     *value = attribute == 75 ? compute / 10 : compute % 10;
     return SUCCESS;
 }
@@ -346,6 +352,8 @@ ENTRY(cuModuleGetFunction, (void **function, void *module, const char *name))
 ENTRY(cuFuncSetAttribute, (void *function, int attribute, int value))
 {
     COUNT();
+    if (attribute == 8 && value > (device_compute() < 90 ? 163 : 227) * 1024)
+        return INVALID_VALUE;
     if (!is_ours(function) && attribute == 8)
         state.max_dynamic_bytes = (uint32_t)value;
     if (attribute == 8)
@@ -360,9 +368,7 @@ ENTRY(cuFuncGetAttribute, (int *value, int attribute, void *function))
     (void)function;
     COUNT();
     *value = attribute == 0   ? (int)(state.max_threads ? state.max_threads : 1024)
-             : attribute == 5 ? (state.code_compute ? state.code_compute
-                                 : state.compute    ? state.compute
-                                                    : 90)
+             : attribute == 5 ? (state.code_compute ? state.code_compute : device_compute())
                               : 0;
     return SUCCESS;
 }

@@ -3,7 +3,7 @@
 #include "cuda/kernels/indexer_row.cuh"
 #include "cuda/kernels/indexer_runs.cuh"
 
-enum { ROW_WARPS = INDEX_TILE / ROW_KEYS, ROW_THREADS = 32 * ROW_WARPS, ROW_STAGES = 6 };
+enum { ROW_WARPS = INDEX_TILE / ROW_KEYS, ROW_THREADS = 32 * ROW_WARPS, ROW_STAGES = 5 };
 
 /* Rows of 16 words of 16 bytes; word w of row r lies at w ^ r % 8, so that four words of 8 rows are read without bank
  * conflicts. */

@@ -804,6 +804,12 @@ int emulator_works_here(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
+int emulator_compute(void)
+{
+    const char *text = getenv("DSR_EMULATOR_COMPUTE");
+    return text ? atoi(text) : 90;
+}
+
 void emulator_allow_shared(const char *entry, uint32_t n_bytes)
 {
     pthread_mutex_lock(&mutex);

@@ -3,7 +3,8 @@
  * known to the scheduler, so that code which waits for ever, or for threads that have returned, is reported.
  *
  * DSR_EMULATOR_SEED=N, N not 0: threads, blocks and asynchronous copies run in an order drawn from N. Without it,
- * threads run in the order of their numbers and copies take place when they are waited for. */
+ * threads run in the order of their numbers and copies take place when they are waited for. DSR_EMULATOR_COMPUTE=80:
+ * the device says that its compute capability is 8.0, and not 9.0, and has as much shared memory as such a one. */
 #ifndef EMULATOR_H
 #define EMULATOR_H
 
@@ -34,6 +35,9 @@ typedef struct emulated_launch {
     int may_begin_early; /* before the launches that it depends on are done */
     void **arguments;
 } emulated_launch;
+
+/* Compute capability of the device, such as 90. */
+int emulator_compute(void);
 
 /* Allows an entry more than 48 KiB of dynamic shared memory, or more than 8 blocks a cluster. */
 void emulator_allow_shared(const char *entry, uint32_t n_bytes);
