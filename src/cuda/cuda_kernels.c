@@ -274,6 +274,13 @@ static dsri_cuda_grid rows_attention_grid(const void *plan)
     return (dsri_cuda_grid){1, p->n_heads / 32, p->n_queries};
 }
 
+/* Of attention_row_mma.cu: 16 heads a block. */
+static dsri_cuda_grid mma16_attention_grid(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return (dsri_cuda_grid){p->n_heads / 16, p->n_queries, 1};
+}
+
 /* Which is fastest, as measured on an H200; the bits are the same. Of 64 heads: */
 enum { FEW_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 40, ROW16_ROWS = 5, ROW32_ROWS = 22 };
 
@@ -406,6 +413,21 @@ static uint32_t few_values_bytes(const void *plan)
         .min_compute = 90                                                                                              \
     }
 
+/* mma_shared of attention_row_mma.cu: two tiles of 64 slots; a tile's logits in 4 parts; weights and what is known of
+ * slots. */
+enum { MMA_ATTENTION_BYTES = 2 * 64 * 1024 + 4 * 16 * 72 * 4 + 16 * (128 + 4) + 2 * 64 + 4 };
+
+#define MMA_ATTENTION(which)                                                                                           \
+    {                                                                                                                  \
+        .op = which, .exactness = DSR_EXACT_ROW, .n_launches = 1, .launches = {                                        \
+            {.entry = "dsr_attention_mma16_bf16__cuda",                                                                \
+             .block_x = 512,                                                                                           \
+             .shared_bytes = MMA_ATTENTION_BYTES,                                                                      \
+             .waits = 1,                                                                                               \
+             .grid = mma16_attention_grid}                                                                             \
+        }                                                                                                              \
+    }
+
 /* Of projection.cu: 8 segments of 8 rows of 512 BF16 inputs, and their sums. */
 enum { PROJECTION_SHARED_BYTES = 8 * 8 * 512 * 2 + 8 * 8 * 32 * 4 };
 enum { RMS_NORM_SHARED_BYTES = 16384 * 4 };
@@ -415,6 +437,8 @@ static const dsri_cuda_kernel kernels[] = {
     EXACT_ATTENTIONS(DSRI_OP_FLASH_ATTENTION, chunks, 64),
     ROW_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
     ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
+    MMA_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
+    MMA_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     {.op = DSRI_OP_INDEXER,
      .n_launches = 2,
      .launches = {WIDE_SCORES_LAUNCH, SELECT_LAUNCH},

@@ -426,6 +426,7 @@ static void test_older_devices(void **state)
         fake->missing = devices[i].missing;
         assert_int_equal(open_device(0, NULL, DSR_EXACT_ROW, &context), DSR_OK);
         assert_int_equal(has_kernel(context, "attention_row"), devices[i].has_cluster_kernel);
+        assert_true(has_kernel(context, "attention_mma16"));
         assert_true(has_kernel(context, "attention_values"));
         dsr_context_destroy(context);
     }

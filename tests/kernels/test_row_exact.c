@@ -1,6 +1,7 @@
 /* Row-exact contexts on the CPU: a row alone has the bits that it has in any company, the accuracy that
  * docs/numerics.md states, and lists that follow from its own scores. Every kind of row-exact kernel that this machine
- * has is tried, the others being refused. */
+ * has is tried, the others being refused. With the argument "cuda": the accuracy and the lists of some rows on a CUDA
+ * device. */
 #include "bit_cases.h"
 #include "random.h"
 #include "reference/reference.h"
@@ -22,10 +23,13 @@ enum { N_THREAD_COUNTS = 4, N_REFUSALS = 3 };
 static const uint32_t thread_counts[N_THREAD_COUNTS] = {0, 1, 2, 5};
 static const char *const refusals[N_REFUSALS] = {"", "amx_bf16", "avx512_bf16,amx_bf16"};
 
+static dsr_device_kind device = DSR_DEVICE_CPU;
+
 static dsr_context *open_context(const char *refused, uint32_t n_threads)
 {
     dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
     dsr_context *context = NULL;
+    desc.device = device;
     desc.exactness = DSR_EXACT_ROW;
     desc.n_threads = n_threads;
     assert_int_equal(setenv("DSR_WITHOUT", refused, 1), 0);
@@ -49,12 +53,13 @@ static int is_like_previous(int i)
 
 /* ---- company ------------------------------------------------------------------------------------------------ */
 
-static bit_results *run_alone(const bit_case *c, dsr_context *context)
+/* Of every step-th row. */
+static bit_results *run_alone(const bit_case *c, uint32_t step, dsr_context *context)
 {
     bit_results *all = calloc(1, sizeof *all);
     assert_non_null(all);
     all->n_rows = c->n_rows;
-    for (uint32_t r = 0; r < c->n_rows; r++) {
+    for (uint32_t r = 0; r < c->n_rows; r += step) {
         const bit_layout plain = {.poison = 0x55};
         const bit_run run = {.n_replays = 1};
         char text[BIT_TEXT_BYTES] = "";
@@ -341,7 +346,7 @@ static void check_op(const char *name)
         worst = 0;
         for (uint32_t shape = 0; shape < bit_n_shapes(op); shape++) {
             bit_case *c = bit_case_new(op, shape, 1 + (uint64_t)i);
-            bit_results *alone = run_alone(c, contexts[1]);
+            bit_results *alone = run_alone(c, 1, contexts[1]);
             check_company(c, alone, contexts);
             for (uint32_t r = 0; r<c->n_rows; r += c->n_rows> 24 ? 5 : 1) {
                 check_values(c, r, alone);
@@ -354,6 +359,33 @@ static void check_op(const char *name)
             dsr_context_destroy(contexts[t]);
         }
     }
+}
+
+static void check_accuracy(const char *name)
+{
+    const struct bit_op *op = bit_op_named(name);
+    dsr_context *context = open_context("", 0);
+    worst = 0;
+    for (uint32_t shape = 0; shape < bit_n_shapes(op); shape++) {
+        bit_case *c = bit_case_new(op, shape, 1);
+        const uint32_t step = c->n_rows > 8 ? 13 : 1;
+        bit_results *alone = run_alone(c, step, context);
+        for (uint32_t r = 0; r < c->n_rows; r += step) {
+            check_values(c, r, alone);
+        }
+        bit_results_free(alone);
+        bit_case_free(c);
+    }
+    printf("%s: greatest error %.3f of its bound\n", name, worst);
+    dsr_context_destroy(context);
+}
+
+static void test_on_device(void **state)
+{
+    (void)state;
+    check_accuracy("indexer");
+    check_accuracy("sparse-attention");
+    check_accuracy("flash-attention");
 }
 
 static void test_indexer(void **state)
@@ -380,13 +412,18 @@ static void test_projection(void **state)
     check_op("projection");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    const struct CMUnitTest on_device[] = {cmocka_unit_test(test_on_device)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_indexer),
         cmocka_unit_test(test_sparse_attention),
         cmocka_unit_test(test_flash_attention),
         cmocka_unit_test(test_projection),
     };
+    if (argc > 1 && strcmp(argv[1], "cuda") == 0) {
+        device = DSR_DEVICE_CUDA;
+        return cmocka_run_group_tests_name("row-exact CUDA contexts", on_device, NULL, NULL);
+    }
     return cmocka_run_group_tests_name("row-exact contexts", tests, NULL, NULL);
 }

@@ -91,7 +91,7 @@ static __device__ __forceinline__ uint4 load_values(row_form form, const dsri_ca
                              : load_piece<ROW_HALVES>(row, f);
 }
 
-/* The greatest of 2^n lanes. */
+/* The greatest of n lanes, a power of two. */
 static __device__ __forceinline__ float max_of_lanes(float x, int n)
 {
 #pragma unroll
