@@ -70,6 +70,10 @@ static dsr_status find_whether_it_waits(dsri_cuda_device *device, uint32_t waits
 static dsr_status load_launch(dsri_cuda_device *device, const dsri_cuda_launch *launch, CUfunction function,
                               uint8_t *may_begin_early)
 {
+    if (launch->shared_bytes > device->shared_bytes)
+        return dsri_fail(device->context, DSR_ERR_UNSUPPORTED_DEVICE,
+                         "context: CUDA device %d has %u bytes of shared memory for a block, %s needs %u",
+                         device->ordinal, device->shared_bytes, launch->entry, launch->shared_bytes);
     dsr_status status = find_whether_it_waits(device, launch->waits, function, may_begin_early);
     if (status == DSR_OK && launch->shared_bytes > 48 * 1024)
         status = set_attribute(device, function, DSRI_CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)launch->shared_bytes);
@@ -150,23 +154,29 @@ static dsr_status take_callers_context(dsri_cuda_device *device, const dsr_conte
     return status;
 }
 
-static dsr_status check_compute(dsri_cuda_device *device)
+static dsr_status ask_device(dsri_cuda_device *device, int attribute, uint32_t *value)
 {
-    const dsri_cuda_driver *driver = &device->driver;
-    int major = 0, minor = 0;
-    dsr_status status =
-        dsri_cuda_check(device, driver->cuDeviceGetAttribute(&major, DSRI_CU_ATTRIBUTE_COMPUTE_MAJOR, device->ordinal),
-                        "cuDeviceGetAttribute");
+    int answer = 0;
+    const dsr_status status = dsri_cuda_check(
+        device, device->driver.cuDeviceGetAttribute(&answer, attribute, device->ordinal), "cuDeviceGetAttribute");
+    *value = (uint32_t)answer;
+    return status;
+}
+
+static dsr_status check_device(dsri_cuda_device *device)
+{
+    uint32_t major = 0, minor = 0;
+    dsr_status status = ask_device(device, DSRI_CU_ATTRIBUTE_COMPUTE_MAJOR, &major);
     if (status == DSR_OK)
-        status = dsri_cuda_check(device,
-                                 driver->cuDeviceGetAttribute(&minor, DSRI_CU_ATTRIBUTE_COMPUTE_MINOR, device->ordinal),
-                                 "cuDeviceGetAttribute");
+        status = ask_device(device, DSRI_CU_ATTRIBUTE_COMPUTE_MINOR, &minor);
+    if (status == DSR_OK)
+        status = ask_device(device, DSRI_CU_ATTRIBUTE_SHARED_BYTES, &device->shared_bytes);
     if (status != DSR_OK)
         return status;
-    device->compute = (uint32_t)(10 * major + minor);
+    device->compute = 10 * major + minor;
     if (device->compute < DSRI_CUDA_MIN_COMPUTE)
         return dsri_fail(device->context, DSR_ERR_UNSUPPORTED_DEVICE,
-                         "context: CUDA device %d has compute capability %d.%d, at least 8.0 is needed",
+                         "context: CUDA device %d has compute capability %u.%u, at least 8.0 is needed",
                          device->ordinal, major, minor);
     return DSR_OK;
 }
@@ -205,7 +215,7 @@ static dsr_status cuda_open(dsr_context *context, const dsr_context_desc *desc, 
         status = desc->cuda_context != NULL ? take_callers_context(device, desc)
                                             : take_primary_context(device, desc->device_index);
     if (status == DSR_OK)
-        status = check_compute(device);
+        status = check_device(device);
     if (status == DSR_OK)
         status = dsri_cuda_enter(device);
     if (status == DSR_OK) {

@@ -68,8 +68,9 @@ struct dsri_cuda_device {
     CUcontext current; /* made current inside every call */
     int is_primary;    /* retained by us, not the caller's */
     CUmodule module;
-    CUstream stream;  /* of memory calls */
-    uint32_t compute; /* such as 90 */
+    CUstream stream;       /* of memory calls */
+    uint32_t compute;      /* such as 90 */
+    uint32_t shared_bytes; /* that a block can ask for */
     int is_lost;
     dsri_cuda_encoder *encoders;
     CUfunction bundle; /* runs bundles */

@@ -31,6 +31,12 @@ static int device_compute(void)
     return state.compute ? state.compute : emulator_compute();
 }
 
+/* That a block can ask for: as much as 8.0, 9.0 and 8.6 have. */
+static int most_shared_bytes(void)
+{
+    return (device_compute() >= 90 ? 227 : device_compute() == 80 ? 163 : 99) * 1024;
+}
+
 /* Every entry point counts itself first. */
 #define ENTRY(name, arguments)                                                                                         \
     EXPORT CUresult name arguments;                                                                                    \
@@ -142,7 +148,7 @@ ENTRY(cuDeviceGetAttribute, (int *value, int attribute, int device))
     (void)device;
     COUNT();
     const int compute = device_compute();
-    *value = attribute == 75 ? compute / 10 : compute % 10;
+    *value = attribute == 75 ? compute / 10 : attribute == 76 ? compute % 10 : most_shared_bytes();
     return SUCCESS;
 }
 
@@ -352,7 +358,7 @@ ENTRY(cuModuleGetFunction, (void **function, void *module, const char *name))
 ENTRY(cuFuncSetAttribute, (void *function, int attribute, int value))
 {
     COUNT();
-    if (attribute == 8 && value > (device_compute() < 90 ? 163 : 227) * 1024)
+    if (attribute == 8 && value > most_shared_bytes())
         return INVALID_VALUE;
     if (!is_ours(function) && attribute == 8)
         state.max_dynamic_bytes = (uint32_t)value;

@@ -415,6 +415,9 @@ static void test_older_devices(void **state)
     fake->compute = 75;
     assert_int_equal(open_device(0, NULL, DSR_EXACT_ROW, &context), DSR_ERR_UNSUPPORTED_DEVICE);
     assert_non_null(strstr(dsr_create_error_text(), "compute capability 7.5"));
+    fake->compute = 86;
+    assert_int_equal(open_device(0, NULL, DSR_EXACT_DEVICE, &context), DSR_ERR_UNSUPPORTED_DEVICE);
+    assert_non_null(strstr(dsr_create_error_text(), "has 101376 bytes of shared memory for a block"));
     assert_int_equal(fake->n_retained, 0);
     static const struct {
         int compute;
