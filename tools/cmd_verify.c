@@ -125,24 +125,19 @@ static int passed(const verify_result *result)
     return n_failed == 0;
 }
 
-static void print_text(const verify_result *result)
+/* Lines of text appear as soon as they are known: the whole matrix takes minutes. */
+static void print_op(const op_result *op)
 {
-    printf("levels:");
-    for (uint32_t i = 0; i < result->n_levels; i++) {
-        printf(" %s", result->golden[i].level);
-    }
-    printf("\n\nop                 shapes    runs  bits equal to the reference\n");
-    for (uint32_t i = 0; i < result->n_ops; i++) {
-        const op_result *op = &result->ops[i];
-        printf("%-18s %6u %7u  %s\n", bit_op_name(op->op), (unsigned)bit_n_shapes(op->op), (unsigned)op->n_runs,
-               op->n_failed_shapes == 0 ? "yes" : op->difference);
-    }
-    printf("\nlevel     golden hashes  equal\n");
-    for (uint32_t i = 0; i < result->n_levels; i++) {
-        const golden_result *golden = &result->golden[i];
-        printf("%-9s %13u  %s\n", golden->level, (unsigned)bit_golden_n_lines(),
-               golden->n_wrong == 0 ? "yes" : golden->difference);
-    }
+    printf("%-18s %6u %7u  %s\n", bit_op_name(op->op), (unsigned)bit_n_shapes(op->op), (unsigned)op->n_runs,
+           op->n_failed_shapes == 0 ? "yes" : op->difference);
+    fflush(stdout);
+}
+
+static void print_golden(const golden_result *golden)
+{
+    printf("%-9s %13u  %s\n", golden->level, (unsigned)bit_golden_n_lines(),
+           golden->n_wrong == 0 ? "yes" : golden->difference);
+    fflush(stdout);
 }
 
 static void print_json(const verify_result *result)
@@ -167,13 +162,27 @@ static void print_json(const verify_result *result)
 
 static void verify(const verify_options *o, const bit_contexts *contexts, verify_result *result)
 {
+    if (!o->json) {
+        printf("op                 shapes    runs  bits equal to the reference\n");
+    }
     for (uint32_t i = 0; i < bit_n_ops() && i < MAX_OPS; i++) {
-        result->ops[result->n_ops].op = bit_op_at(i);
-        verify_op(o, contexts, &result->ops[result->n_ops++]);
+        op_result *op = &result->ops[result->n_ops++];
+        op->op = bit_op_at(i);
+        verify_op(o, contexts, op);
+        if (!o->json) {
+            print_op(op);
+        }
+    }
+    if (!o->json) {
+        printf("\nlevel     golden hashes  equal\n");
     }
     for (uint32_t i = 0; i < BIT_N_ISAS; i++) {
-        if (contexts->of[i][1] != NULL) {
-            verify_golden(contexts->of[i][1], &result->golden[result->n_levels++]);
+        if (contexts->of[i][0] != NULL) {
+            golden_result *golden = &result->golden[result->n_levels++];
+            verify_golden(contexts->of[i][0], golden);
+            if (!o->json) {
+                print_golden(golden);
+            }
         }
     }
 }
@@ -203,8 +212,6 @@ static int run(int argc, char **argv)
     bit_contexts_close(&contexts);
     if (o.json) {
         print_json(&result);
-    } else {
-        print_text(&result);
     }
     if (!passed(&result)) {
         cli_error(&cli_verify, "bits differ");

@@ -17,7 +17,7 @@ typedef struct point {
 static int open_level(bit_contexts *contexts, uint32_t level, dsr_device_kind device, dsr_isa isa,
                       char text[BIT_TEXT_BYTES])
 {
-    for (uint32_t t = 0; t < BIT_N_THREAD_COUNTS; t++) {
+    for (uint32_t t = 0; t < contexts->n_thread_counts; t++) {
         dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
         desc.device = device;
         desc.isa = isa;
@@ -35,6 +35,7 @@ static int open_level(bit_contexts *contexts, uint32_t level, dsr_device_kind de
 int bit_contexts_open(bit_contexts *contexts, char text[BIT_TEXT_BYTES])
 {
     memset(contexts, 0, sizeof *contexts);
+    contexts->n_thread_counts = BIT_N_THREAD_COUNTS;
     for (uint32_t i = 0; i < BIT_N_ISAS; i++) {
         if (dsr_isa_available(isas[i]) && open_level(contexts, i, DSR_DEVICE_CPU, isas[i], text) != 0) {
             return -1;
@@ -46,6 +47,7 @@ int bit_contexts_open(bit_contexts *contexts, char text[BIT_TEXT_BYTES])
 int bit_contexts_open_cuda(bit_contexts *contexts, char text[BIT_TEXT_BYTES])
 {
     memset(contexts, 0, sizeof *contexts);
+    contexts->n_thread_counts = 1;
     return open_level(contexts, 0, DSR_DEVICE_CUDA, DSR_ISA_AUTO, text);
 }
 
@@ -105,7 +107,7 @@ static int run_quick(const bit_contexts *contexts, const bit_case *c, const bit_
     uint32_t step = (uint32_t)random_mix(c->seed + c->shape) % 40; /* cycles through the other dimensions */
     for (uint32_t isa = 0; isa < BIT_N_ISAS; isa++) {
         for (uint32_t rows = 0; rows < N_ROW_COUNTS && contexts->of[isa][0]; rows++) {
-            const point at = {isa, rows, step % 4, step / 2 % 2, step % 5, step / 3 % 2};
+            const point at = {isa, rows, step % contexts->n_thread_counts, step / 2 % 2, step % 5, step / 3 % 2};
             step++;
             if (is_repeat(c, rows)) {
                 continue;
@@ -122,14 +124,14 @@ static int run_quick(const bit_contexts *contexts, const bit_case *c, const bit_
 static int run_full(const bit_contexts *contexts, const bit_case *c, const bit_results *expected, uint32_t *n_runs,
                     char text[BIT_TEXT_BYTES])
 {
-    const uint32_t n_points = BIT_N_ISAS * N_ROW_COUNTS * BIT_N_THREAD_COUNTS * 2 * N_CALLER_FP_MODES * 2;
+    const uint32_t n_points = BIT_N_ISAS * N_ROW_COUNTS * contexts->n_thread_counts * 2 * N_CALLER_FP_MODES * 2;
     for (uint32_t i = 0; i < n_points; i++) {
         uint32_t rest = i;
         point at;
         at.drawn_layout = rest % 2, rest /= 2;
         at.misaligned = rest % 2, rest /= 2;
         at.fp_mode = rest % N_CALLER_FP_MODES, rest /= N_CALLER_FP_MODES;
-        at.threads = rest % BIT_N_THREAD_COUNTS, rest /= BIT_N_THREAD_COUNTS;
+        at.threads = rest % contexts->n_thread_counts, rest /= contexts->n_thread_counts;
         at.rows = rest % N_ROW_COUNTS, rest /= N_ROW_COUNTS;
         at.isa = rest;
         if (!contexts->of[at.isa][0] || is_repeat(c, at.rows)) {

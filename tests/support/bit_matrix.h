@@ -7,10 +7,11 @@
 
 enum { BIT_N_ISAS = 4, BIT_N_THREAD_COUNTS = 4 };
 
-/* One context per level of this machine and number of threads {0, 1, 2, 5}; for CUDA, one per number of threads in
- * place of the first level's. */
+/* One context per level of this machine and number of threads {0, 1, 2, 5}; for CUDA, where the number of threads means
+ * nothing, one in place of the first level's. */
 typedef struct bit_contexts {
     dsr_context *of[BIT_N_ISAS][BIT_N_THREAD_COUNTS]; /* null where the machine cannot run the level */
+    uint32_t n_thread_counts;                         /* of each level; 1 for CUDA */
 } bit_contexts;
 
 /* 0 on success, else text says what failed. */
