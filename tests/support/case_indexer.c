@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { SHAPE_H64, SHAPE_H32, SHAPE_H128, SHAPE_QUERIES, SHAPE_LONG, SHAPE_FP4, SHAPE_PAGES, N_SHAPES };
+enum { SHAPE_H64, SHAPE_H32, SHAPE_H128, SHAPE_QUERIES, SHAPE_LONG, SHAPE_FP4, SHAPE_PAGES, SHAPE_FP4_H64, N_SHAPES };
 enum { Q = 0, KEYS = 1, WEIGHTS = 2, PAGES = 3 };
 
 typedef struct indexer_shape {
@@ -16,7 +16,7 @@ static const indexer_shape shapes[N_SHAPES] = {
     [SHAPE_H64] = {64, 64, 512, 130, 1},   [SHAPE_H32] = {33, 32, 32, 400, 1},
     [SHAPE_H128] = {8, 128, 2048, 300, 1}, [SHAPE_QUERIES] = {33, 64, 64, 140, 4},
     [SHAPE_LONG] = {3, 64, 1024, 4097, 1}, [SHAPE_FP4] = {33, 128, 128, 400, 1},
-    [SHAPE_PAGES] = {64, 64, 64, 400, 2},
+    [SHAPE_PAGES] = {64, 64, 64, 400, 2},  [SHAPE_FP4_H64] = {64, 64, 128, 400, 4},
 };
 
 static const struct {
@@ -51,7 +51,7 @@ static void choose_position(random_stream *random, bit_row *row)
 /* Packed keys, or all formats in one piece and in pages. */
 static int is_cache_shape(const bit_case *c)
 {
-    return c->shape == SHAPE_FP4 || c->shape == SHAPE_PAGES;
+    return c->shape == SHAPE_FP4 || c->shape == SHAPE_FP4_H64 || c->shape == SHAPE_PAGES;
 }
 
 static void generate_row(bit_case *c, const indexer_shape *shape, uint32_t r)
@@ -77,7 +77,7 @@ static void generate_row(bit_case *c, const indexer_shape *shape, uint32_t r)
                       bit_bf16(&row->inputs[Q]), row->inputs[Q].n);
     if (is_cache_shape(c)) {
         const bit_cache_form fp4 = {DSR_FORMAT_FP4, 0};
-        bit_generate_cache(c, r, &random, c->shape == SHAPE_FP4 ? fp4 : bit_mixed_form(DSR_FORMAT_FP4, r),
+        bit_generate_cache(c, r, &random, c->shape == SHAPE_PAGES ? bit_mixed_form(DSR_FORMAT_FP4, r) : fp4,
                            DSR_INDEX_DIM, KEYS, PAGES);
     } else {
         row->inputs[KEYS] = bit_array_new(DSR_DTYPE_BF16, (size_t)row->kv_len * DSR_INDEX_DIM);
@@ -231,6 +231,6 @@ static dsr_status workspace(const bit_placement *p, dsr_context *context, uint64
 }
 
 const bit_op bit_op_indexer = {
-    "indexer", N_SHAPES,  {"h64-k512", "h32-k32", "h128-k2048", "queries", "long", "fp4", "pages"},
+    "indexer", N_SHAPES,  {"h64-k512", "h32-k32", "h128-k2048", "queries", "long", "fp4", "pages", "fp4-h64"},
     generate,  reference, place,
     encode,    workspace};
