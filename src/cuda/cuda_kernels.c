@@ -413,9 +413,9 @@ static uint32_t few_values_bytes(const void *plan)
         .min_compute = 90                                                                                              \
     }
 
-/* mma_shared of attention_row_mma.cu: two tiles of 64 slots; a tile's logits in 4 parts; weights and what is known of
- * slots. */
-enum { MMA_ATTENTION_BYTES = 2 * 64 * 1024 + 4 * 16 * 72 * 4 + 16 * (128 + 4) + 2 * 64 + 4 };
+/* mma_shared of attention_row_mma.cu: two tiles of 64 slots; a tile's logits in 4 parts; weights; where the rows of 512
+ * slots are. */
+enum { MMA_ATTENTION_BYTES = 2 * 64 * 1024 + 4 * 16 * 72 * 4 + 16 * (128 + 4) + 512 * 16 + 8 };
 
 #define MMA_ATTENTION(which)                                                                                           \
     {                                                                                                                  \

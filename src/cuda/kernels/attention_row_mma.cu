@@ -17,7 +17,8 @@ enum {
     MMA_QUARTERS = 4, /* of the features, for logits */
     MMA_STEPS = DSRI_HEAD_DIM / MMA_QUARTERS / 16,
     MMA_LOGITS = MMA_SLOTS + 8, /* of a head, so that stores meet no bank conflicts */
-    WARP_SLOTS = MMA_SLOTS / MMA_WARPS
+    WARP_SLOTS = MMA_SLOTS / MMA_WARPS,
+    MMA_FOUND = 8 * MMA_SLOTS /* slots whose rows are found ahead */
 };
 
 struct mma_shared {
@@ -25,11 +26,25 @@ struct mma_shared {
     float logits[MMA_QUARTERS][MMA_HEADS][MMA_LOGITS];
     uint8_t weights[MMA_HEADS * PANEL_ROW_BYTES]; /* a panel of a tile's weights: heads are rows of slots */
     float scale[MMA_HEADS];                       /* exp(old max - new max); at the end what numerators are times */
-    uint8_t is_selected[2][MMA_SLOTS];
+    dsri_cache_entry rows[MMA_FOUND];             /* of the next slots; without values where none is selected */
     uint32_t is_bad;
 };
 
 /* ---- bringing rows ---- */
+
+static __device__ __forceinline__ int32_t load_index_of(const attention_query &at, uint32_t slot)
+{
+    return slot < at.width ? at.indices[slot] : -1;
+}
+
+static __device__ __forceinline__ void find_row_of(const attention_query &at, uint32_t slot, int32_t index,
+                                                   mma_shared &shared)
+{
+    const dsri_cache_entry row = find_row(at, index);
+    if (!row.values && index != -1)
+        shared.is_bad = 1;
+    shared.rows[slot % MMA_FOUND] = row;
+}
 
 /* The i-th slot of a warp. */
 static __device__ __forceinline__ uint32_t warp_slot(uint32_t i)
@@ -37,56 +52,36 @@ static __device__ __forceinline__ uint32_t warp_slot(uint32_t i)
     return threadIdx.x / 32 + i * MMA_WARPS;
 }
 
-/* Lane i asks for the index of its warp's i-th slot of a tile. */
-static __device__ __forceinline__ int32_t load_index_of_lane(const attention_query &at, uint32_t tile)
-{
-    const uint32_t lane = threadIdx.x % 32, i = tile * MMA_SLOTS + warp_slot(lane);
-    return lane < WARP_SLOTS && i < at.width ? at.indices[i] : -1;
-}
-
-/* What a warp brings of a tile: lane i knows where its i-th row lies; pieces of rows that are not plain copies. */
-template <row_form FORM> struct mma_rows {
-    int32_t index;
-    dsri_cache_entry row;
-    uint4 pieces[WARP_SLOTS][2];
+/* Pieces of a warp's rows that are not plain copies. */
+struct mma_pieces {
+    uint4 of_row[WARP_SLOTS][2];
 };
 
+/* Starts to bring a tile: copies to shared memory are under way after, other pieces have been asked for. Rows of slots
+ * that select nothing become zeros. */
 template <row_form FORM>
-static __device__ __forceinline__ void find_rows(const attention_query &at, int32_t index, mma_rows<FORM> &rows)
-{
-    rows.index = index;
-    rows.row = find_row(at, index);
-}
-
-/* Starts to bring a tile: copies to shared memory are under way after, others have been asked for. */
-template <row_form FORM>
-static __device__ __forceinline__ void start_rows(const attention_query &at, uint32_t place, mma_rows<FORM> &rows,
+static __device__ __forceinline__ void start_rows(const attention_query &at, uint32_t tile, mma_pieces &pieces,
                                                   mma_shared &shared)
 {
     const uint32_t lane = threadIdx.x % 32;
-    if (!rows.row.values && rows.index != -1)
-        shared.is_bad = 1;
-    if (lane < WARP_SLOTS)
-        shared.is_selected[place][warp_slot(lane)] = rows.row.values != nullptr;
 #pragma unroll
     for (uint32_t i = 0; i < WARP_SLOTS; i++) {
-        dsri_cache_entry row;
-        row.values = of_lane(rows.row.values, i);
+        const uint32_t slot = warp_slot(i);
+        const dsri_cache_entry row = shared.rows[(tile * MMA_SLOTS + slot) % MMA_FOUND];
         if constexpr (FORM == ROW_WORDS) {
-            bring_row(shared.kv[place], row.values ? row.values : at.cache->pages, row.values != nullptr, warp_slot(i),
+            bring_row(shared.kv[tile % 2], row.values ? row.values : at.cache->pages, row.values != nullptr, slot,
                       MMA_PANEL_BYTES);
         } else {
-            row.scales = of_lane(rows.row.scales, i);
-            rows.pieces[i][0] = load_piece<FORM>(row, lane * 8);
-            rows.pieces[i][1] = load_piece<FORM>(row, (lane + 32) * 8);
+            pieces.of_row[i][0] = load_piece<FORM>(row, lane * 8);
+            pieces.of_row[i][1] = load_piece<FORM>(row, (lane + 32) * 8);
         }
     }
     copy_async_commit();
 }
 
-/* Rows that have been asked for to shared memory, as BF16. */
+/* Pieces that have been asked for to shared memory, as BF16. */
 template <row_form FORM>
-static __device__ __forceinline__ void finish_rows(uint32_t place, const mma_rows<FORM> &rows, mma_shared &shared)
+static __device__ __forceinline__ void finish_rows(uint32_t tile, const mma_pieces &pieces, mma_shared &shared)
 {
     const uint32_t lane = threadIdx.x % 32;
     if constexpr (FORM != ROW_WORDS)
@@ -95,8 +90,8 @@ static __device__ __forceinline__ void finish_rows(uint32_t place, const mma_row
 #pragma unroll
             for (uint32_t half = 0; half < 2; half++) {
                 const uint32_t piece = lane + 32 * half;
-                decode_to<FORM>(shared.kv[place] + place_of_piece(piece, warp_slot(i), MMA_PANEL_BYTES),
-                                rows.pieces[i][half], piece);
+                decode_to<FORM>(shared.kv[tile % 2] + place_of_piece(piece, warp_slot(i), MMA_PANEL_BYTES),
+                                pieces.of_row[i][half], piece);
             }
 }
 
@@ -135,13 +130,13 @@ static __device__ __forceinline__ void multiply_by_heads(const mma_heads &heads,
 {
     const uint32_t lane = threadIdx.x % 32, quarter = quarter_of_warp();
     const uint32_t first_slot = threadIdx.x / 32 / MMA_QUARTERS * 16;
-    const uint32_t slot = first_slot + lane / 16 * 8 + lane % 8;
-    const uint32_t first_piece = quarter * (2 * MMA_STEPS) + lane / 8 % 2, kv = shared_address(shared.kv[place]);
+    const uint32_t slot = first_slot + lane / 16 * 8 + lane % 8, piece = quarter * (2 * MMA_STEPS) + lane / 8 % 2;
+    const uint32_t first = shared_address(shared.kv[place]) + place_of_piece(piece, slot, MMA_PANEL_BYTES);
     float sums[2][4] = {};
 #pragma unroll
-    for (uint32_t s = 0; s < MMA_STEPS; s++) {
+    for (uint32_t s = 0; s < MMA_STEPS; s++) { /* two pieces further: another place among 8, or another panel */
         uint32_t rows[4];
-        load_matrices(kv + place_of_piece(first_piece + 2 * s, slot, MMA_PANEL_BYTES), rows);
+        load_matrices((first ^ s % 4 * 32) + s / 4 * MMA_PANEL_BYTES, rows);
         multiply_add(sums[0], heads.q[s], rows[0], rows[1]);
         multiply_add(sums[1], heads.q[s], rows[2], rows[3]);
     }
@@ -171,15 +166,16 @@ static __device__ __forceinline__ float2 sum_of_quarters(const float *logits)
 }
 
 /* A tile's weights and scale of the warp's head. */
-static __device__ __forceinline__ void weigh(float scale, uint32_t place, mma_softmax &softmax, mma_shared &shared)
+static __device__ __forceinline__ void weigh(float scale, uint32_t tile, mma_softmax &softmax, mma_shared &shared)
 {
     const uint32_t head = threadIdx.x / 32, lane = threadIdx.x % 32, slot = 2 * lane;
     float2 logits = sum_of_quarters(&shared.logits[0][head][slot]);
     logits.x *= scale;
     logits.y *= scale;
     softmax.is_bad = softmax.is_bad || !(fmaf(logits.x, 0.0f, logits.y * 0.0f) == 0.0f);
-    logits.x = shared.is_selected[place][slot] ? logits.x : minus_infinity();
-    logits.y = shared.is_selected[place][slot + 1] ? logits.y : minus_infinity();
+    const dsri_cache_entry *rows = &shared.rows[(tile * MMA_SLOTS + slot) % MMA_FOUND];
+    logits.x = rows[0].values ? logits.x : minus_infinity();
+    logits.y = rows[1].values ? logits.y : minus_infinity();
     const float max = fmaxf(softmax.max, max_of_lanes(fmaxf(logits.x, logits.y), 32));
     const float offset = max == minus_infinity() ? 0.0f : max, factor = exp_approximate(softmax.max - offset);
     const uint32_t pair = round_to_bf16_pair(exp_approximate(logits.x - offset), exp_approximate(logits.y - offset));
@@ -212,7 +208,9 @@ static __device__ __forceinline__ void finish_softmax(const mma_softmax &softmax
 static __device__ __forceinline__ void add_weighted(uint32_t place, float (&values)[4][4], const mma_shared &shared)
 {
     const uint32_t lane = threadIdx.x % 32, row = lane % 16, piece = lane / 16;
-    const uint32_t kv = shared_address(shared.kv[place]), weights = shared_address(shared.weights);
+    const uint32_t first_weight = shared_address(shared.weights) + place_of_piece(piece, row, 0);
+    const uint32_t first =
+        shared_address(shared.kv[place]) + place_of_piece(threadIdx.x / 32 * 4 + piece, row, MMA_PANEL_BYTES);
     const float scale[2] = {shared.scale[lane / 4], shared.scale[lane / 4 + 8]};
 #pragma unroll
     for (int n = 0; n < 4; n++)
@@ -222,11 +220,10 @@ static __device__ __forceinline__ void add_weighted(uint32_t place, float (&valu
 #pragma unroll
     for (uint32_t k = 0; k < MMA_SLOTS / 16; k++) {
         uint32_t left[4], right[4];
-        load_matrices(weights + place_of_piece(2 * k + piece, row, 0), left);
+        load_matrices(first_weight ^ k * 32, left);
 #pragma unroll
         for (uint32_t n = 0; n < 4; n += 2) {
-            const uint32_t feature_piece = threadIdx.x / 32 * 4 + n + piece;
-            load_matrices_transposed(kv + place_of_piece(feature_piece, 16 * k + row, MMA_PANEL_BYTES), right);
+            load_matrices_transposed((first ^ n * 16) + k * 16 * PANEL_ROW_BYTES, right);
             multiply_add(values[n], left, right[0], right[1]);
             multiply_add(values[n + 1], left, right[2], right[3]);
         }
@@ -255,38 +252,37 @@ static __device__ __forceinline__ void attend_heads(const attention_query &at, f
                                                     const float *sinks, uint16_t *output, mma_shared &shared)
 {
     const uint32_t n_tiles = (at.width + MMA_SLOTS - 1) / MMA_SLOTS;
-    mma_rows<FORM> rows;
-    find_rows(at, load_index_of_lane(at, 0), rows);
-    int32_t index = load_index_of_lane(at, 1);
-    if (n_tiles > 0)
-        start_rows(at, 0, rows, shared);
-    find_rows(at, index, rows);
-    index = load_index_of_lane(at, 2);
-    mma_heads heads;
-    load_queries(q, heads);
+    find_row_of(at, threadIdx.x, load_index_of(at, threadIdx.x), shared);
+    int32_t index = load_index_of(at, MMA_FOUND + threadIdx.x);
     const float sink = sinks[threadIdx.x / 32];
+    mma_heads heads;
+    mma_pieces pieces;
+    __syncthreads();
     if (n_tiles > 0)
-        finish_rows(0, rows, shared);
+        start_rows<FORM>(at, 0, pieces, shared);
+    load_queries(q, heads);
+    if (n_tiles > 0)
+        finish_rows<FORM>(0, pieces, shared);
     mma_softmax softmax = {minus_infinity(), 0.0f, false};
     float values[4][4] = {};
 #pragma unroll 1
     for (uint32_t tile = 0; tile < n_tiles; tile++) {
-        const uint32_t place = tile % 2;
         copy_async_wait<0>();
         __syncthreads();
-        const bool is_last = tile + 1 == n_tiles;
-        if (!is_last) {
-            start_rows(at, place ^ 1, rows, shared);
-            find_rows(at, index, rows);
-            index = load_index_of_lane(at, tile + 3);
+        if (tile + 1 < n_tiles)
+            start_rows<FORM>(at, tile + 1, pieces, shared);
+        if (tile > 0 && tile % 4 == 0 && threadIdx.x < MMA_FOUND / 2) { /* in the place of four tiles that are done */
+            const uint32_t slot = (tile + 4) * MMA_SLOTS + threadIdx.x;
+            find_row_of(at, slot, index, shared);
+            index = load_index_of(at, slot + MMA_FOUND / 2);
         }
-        multiply_by_heads(heads, place, shared);
+        multiply_by_heads(heads, tile % 2, shared);
         __syncthreads();
-        weigh(logit_scale, place, softmax, shared);
+        weigh(logit_scale, tile, softmax, shared);
         __syncthreads();
-        add_weighted(place, values, shared);
-        if (!is_last)
-            finish_rows(place ^ 1, rows, shared);
+        add_weighted(tile % 2, values, shared);
+        if (tile + 1 < n_tiles)
+            finish_rows<FORM>(tile + 1, pieces, shared);
     }
     let_next_launch_start();
     __syncthreads(); /* all have read the last scale, and written is_bad */
