@@ -102,27 +102,31 @@ struct mma_heads {
     uint32_t q[MMA_STEPS][4];
 };
 
-static __device__ __forceinline__ uint32_t load_pair(const uint16_t *from, bool is_aligned)
-{
-    return is_aligned ? *reinterpret_cast<const uint32_t *>(from) : from[0] | (uint32_t)from[1] << 16;
-}
-
 static __device__ __forceinline__ uint32_t quarter_of_warp()
 {
     return threadIdx.x / 32 % MMA_QUARTERS;
 }
 
-static __device__ __forceinline__ void load_queries(const uint16_t *q, mma_heads &heads)
+/* The block's heads to panels of shared memory, one a warp. */
+static __device__ __forceinline__ void bring_queries(const uint16_t *q, uint8_t *to)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    const uint16_t *from =
-        q + lane / 4 * DSRI_HEAD_DIM + quarter_of_warp() * (DSRI_HEAD_DIM / MMA_QUARTERS) + lane % 4 * 2;
-    const bool is_aligned = (uintptr_t)q % 4 == 0;
+    const uint32_t head = threadIdx.x / 32;
+    if (is_word_aligned(q, 0))
+        bring_row(to, q + head * DSRI_HEAD_DIM, true, head, MMA_HEADS * PANEL_ROW_BYTES);
+    else
+        for (uint32_t piece = threadIdx.x % 32; piece < 8 * N_PANELS; piece += 32)
+            *reinterpret_cast<uint4 *>(to + place_of_piece(piece, head, MMA_HEADS * PANEL_ROW_BYTES)) =
+                load_8<false>(q + head * DSRI_HEAD_DIM, piece * 8);
+    copy_async_commit();
+}
+
+static __device__ __forceinline__ void load_queries(const uint8_t *from, mma_heads &heads)
+{
+    const uint32_t lane = threadIdx.x % 32, first = quarter_of_warp() * (2 * MMA_STEPS) + lane / 16;
 #pragma unroll
-    for (int s = 0; s < MMA_STEPS; s++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            heads.q[s][i] = load_pair(from + i % 2 * 8 * DSRI_HEAD_DIM + 16 * s + i / 2 * 8, is_aligned);
+    for (uint32_t s = 0; s < MMA_STEPS; s++)
+        load_matrices(shared_address(from) + place_of_piece(first + 2 * s, lane % 16, MMA_HEADS * PANEL_ROW_BYTES),
+                      heads.q[s]);
 }
 
 /* Sums over a warp's features of 16 slots. */
@@ -252,17 +256,19 @@ static __device__ __forceinline__ void attend_heads(const attention_query &at, f
                                                     const float *sinks, uint16_t *output, mma_shared &shared)
 {
     const uint32_t n_tiles = (at.width + MMA_SLOTS - 1) / MMA_SLOTS;
-    find_row_of(at, threadIdx.x, load_index_of(at, threadIdx.x), shared);
+    const int32_t first_index = load_index_of(at, threadIdx.x);
     int32_t index = load_index_of(at, MMA_FOUND + threadIdx.x);
     const float sink = sinks[threadIdx.x / 32];
-    mma_heads heads;
+    bring_queries(q, shared.kv[1]);
+    find_row_of(at, threadIdx.x, first_index, shared);
     mma_pieces pieces;
     __syncthreads();
-    if (n_tiles > 0)
-        start_rows<FORM>(at, 0, pieces, shared);
-    load_queries(q, heads);
-    if (n_tiles > 0)
-        finish_rows<FORM>(0, pieces, shared);
+    start_rows<FORM>(at, 0, pieces, shared);
+    finish_rows<FORM>(0, pieces, shared);
+    copy_async_wait<1>();
+    __syncthreads();
+    mma_heads heads;
+    load_queries(shared.kv[1], heads);
     mma_softmax softmax = {minus_infinity(), 0.0f, false};
     float values[4][4] = {};
 #pragma unroll 1
