@@ -255,7 +255,13 @@ EXACT_ATTENTION_GRID(values, few_chunks, 8, 32)
 EXACT_ATTENTION_GRID(values, chunks, 32, 64)
 EXACT_ATTENTION_GRID(values, chunks, 64, 64)
 
-/* Of attention_row.cu: 5 ranks of 16 or 32 heads, or all ranks of 32 heads in a block. */
+/* Of attention_row.cu: 5 ranks of 8, 16 or 32 heads, or all ranks of 32 heads in a block. */
+static dsri_cuda_grid row8_attention_grid(const void *plan)
+{
+    const dsri_attention_plan *p = plan;
+    return (dsri_cuda_grid){5, p->n_heads / 8, p->n_queries};
+}
+
 static dsri_cuda_grid row16_attention_grid(const void *plan)
 {
     const dsri_attention_plan *p = plan;
@@ -282,7 +288,7 @@ static dsri_cuda_grid mma16_attention_grid(const void *plan)
 }
 
 /* Which is fastest, as measured on an H200; the bits are the same. Of 64 heads: */
-enum { FEW_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 40, ROW16_ROWS = 5, ROW32_ROWS = 22 };
+enum { FEW_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 40, ROW8_ROWS = 2, ROW16_ROWS = 5, ROW32_ROWS = 22 };
 
 static int is_at_most(const dsri_attention_plan *p, uint32_t n_rows)
 {
@@ -297,6 +303,11 @@ static int is_few_exact(const void *plan)
 static int is_middle_exact(const void *plan)
 {
     return is_at_most(plan, MIDDLE_EXACT_ROWS);
+}
+
+static int is_for_row8(const void *plan)
+{
+    return is_at_most(plan, ROW8_ROWS);
 }
 
 static int is_for_row16(const void *plan)
@@ -386,13 +397,23 @@ static uint32_t few_values_bytes(const void *plan)
     {.op = which,                                                                                                      \
      .exactness = DSR_EXACT_ROW,                                                                                       \
      .n_launches = 1,                                                                                                  \
-     .launches = {{.entry = "dsr_attention_row16_bf16__cuda",                                                          \
+     .launches = {{.entry = "dsr_attention_row8_bf16__cuda",                                                           \
                    .block_x = 512,                                                                                     \
-                   .shared_bytes = ROW_SHARED_BYTES(16),                                                               \
+                   .shared_bytes = ROW_SHARED_BYTES(8),                                                                \
                    .waits = 1,                                                                                         \
-                   .grid = row16_attention_grid}},                                                                     \
-     .accepts = is_for_row16,                                                                                          \
+                   .grid = row8_attention_grid}},                                                                      \
+     .accepts = is_for_row8,                                                                                           \
      .min_compute = 90},                                                                                               \
+        {.op = which,                                                                                                  \
+         .exactness = DSR_EXACT_ROW,                                                                                   \
+         .n_launches = 1,                                                                                              \
+         .launches = {{.entry = "dsr_attention_row16_bf16__cuda",                                                      \
+                       .block_x = 512,                                                                                 \
+                       .shared_bytes = ROW_SHARED_BYTES(16),                                                           \
+                       .waits = 1,                                                                                     \
+                       .grid = row16_attention_grid}},                                                                 \
+         .accepts = is_for_row16,                                                                                      \
+         .min_compute = 90},                                                                                           \
         {.op = which,                                                                                                  \
          .exactness = DSR_EXACT_ROW,                                                                                   \
          .n_launches = 1,                                                                                              \

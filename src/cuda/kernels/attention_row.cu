@@ -273,10 +273,14 @@ static __device__ __forceinline__ float weigh(const float (&logits)[HEADS / 2], 
         sums[2 * j + 1] = __uint_as_float(pairs[j][0] & 0xffff0000u) + __uint_as_float(pairs[j][1] & 0xffff0000u);
     }
 #pragma unroll
-    for (int j = 0; j < HEADS / 8; j += 2)
-        store_matrices_transposed(shared_address(shared.p) +
-                                      place_of_piece(2 * warp + lane / 8 % 2, 8 * (j + lane / 16) + lane % 8, 0),
-                                  pairs[j]);
+    for (int j = 0; j < HEADS / 8; j += 2) {
+        const int next = HEADS == 8 ? j : j + 1; /* the same matrices twice */
+        const uint32_t matrices[4] = {pairs[j][0], pairs[j][1], pairs[next][0], pairs[next][1]};
+        store_matrices_transposed(
+            shared_address(shared.p) +
+                place_of_piece(2 * warp + lane / 8 % 2, 8 * (lane < 16 ? (uint32_t)j : (uint32_t)next) + lane % 8, 0),
+            matrices);
+    }
     return fold_lanes<HEADS / 4, sum_of>(sums);
 }
 
@@ -543,10 +547,10 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
     wait_for_prior_launch();
     float values[HEADS] = {};
     attend<HEADS, 6>(
-        at, plan, first_head, first, end, tiles.a_rank, shared, values, [](uint32_t) { cluster_arrive(); },
+        at, plan, first_head, first, end, tiles.a_rank, shared, values, [](uint32_t) { cluster_arrive_after_reads(); },
         [](uint32_t) {});
     if (first == end)
-        cluster_arrive();
+        cluster_arrive_after_reads();
     let_next_launch_start();
     cluster_wait(); /* the other blocks' barriers are ready, and their queries no longer needed */
     send_parts<HEADS>(first < end, values, rank, shared);
@@ -554,6 +558,12 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
 #pragma unroll 1
     for (uint32_t place = threadIdx.x / GROUP_THREADS; place < n_pieces; place += 4)
         join_piece<HEADS>(n_ranks, rank, place, shared, at.output + (uint64_t)first_head * DSRI_HEAD_DIM);
+}
+
+extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
+    dsr_attention_row8_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    attend_in_cluster<8>(plan, zeroed);
 }
 
 extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)

@@ -27,7 +27,7 @@ static inline void named_barrier(uint32_t id, uint32_t n_threads)
     emulator_barrier(id, n_threads, 0);
 }
 
-static inline void cluster_arrive()
+static inline void cluster_arrive_after_reads()
 {
     emulator_cluster_arrive(0);
 }
