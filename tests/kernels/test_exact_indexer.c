@@ -88,7 +88,7 @@ static uint8_t *packed_keys(random_stream *random, uint32_t n, const row_kind *k
 
 static void draw_row(random_stream *random, const dsri_indexer_plan *plan, dsri_indexer_row_plan *row)
 {
-    static const uint32_t lengths[] = {1, 15, 16, 17, 47, 48, 49, 96, 191, 192, 193, 400};
+    static const uint32_t lengths[] = {1, 15, 16, 17, 47, 48, 49, 52, 63, 64, 65, 96, 128, 193, 400};
     const row_kind *kind = &kinds[random_below(random, COUNT_OF(kinds))];
     row->n_queries = random_between(random, 1, 2);
     row->kv_len = lengths[random_below(random, COUNT_OF(lengths))];

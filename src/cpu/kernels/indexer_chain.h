@@ -12,6 +12,7 @@
 enum {
     MAX_PANEL_VECTORS = DSRI_VEC == DSRI_VEC_avx512 || DSRI_VEC == DSRI_VEC_neon ? 4 : 2,
     TILE_KEYS = 6,
+    SMALL_TILE_KEYS = 4,
     BLOCK_KEYS = 48, /* a multiple of TILE_KEYS and of DSRI_SCORE_BLOCK */
     HALF_DIM = DSRI_INDEX_DIM / 2,
     RING_KEYS = 2 * BLOCK_KEYS,
@@ -21,14 +22,14 @@ enum {
 };
 
 typedef struct score_scratch {
-    float keys[RING_KEYS * DSRI_INDEX_DIM];      /* widened: [key modulo RING_KEYS][even features, then odd ones] */
-    uint16_t loaded[RING_KEYS * DSRI_INDEX_DIM]; /* [key modulo RING_KEYS], unless the cache is plain */
+    float keys[RING_KEYS * DSRI_INDEX_DIM];      /* widened: [key of task % RING_KEYS][even features, then odd ones] */
+    uint16_t loaded[RING_KEYS * DSRI_INDEX_DIM]; /* [key of task % RING_KEYS], unless the cache is plain */
     float sums[BLOCK_KEYS * MAX_HEADS / 2];      /* [panel][key][lane] */
     float scores[BLOCK_KEYS];
     float maxima[BLOCK_KEYS / DSRI_SCORE_BLOCK];
 } score_scratch;
 
-_Static_assert(sizeof(score_scratch) <= DSRI_SCRATCH_BYTES && TASK_KEYS % BLOCK_KEYS == 0, "scratch, blocks of a task");
+_Static_assert(sizeof(score_scratch) <= DSRI_SCRATCH_BYTES, "scratch");
 
 /* ---- pack --------------------------------------------------------------------------------------------------- */
 
@@ -74,9 +75,11 @@ static void pack_query(const query *x, uint32_t n_heads)
 typedef struct key_stream {
     const dsri_cache *cache;
     int is_plain;
-    uint64_t next;      /* the next key to widen, a multiple of WIDEN_KEYS */
+    uint64_t first;
+    uint64_t next;      /* the next key to widen, a multiple of WIDEN_KEYS after the first */
     uint64_t next_load; /* likewise to load, a multiple of BLOCK_KEYS */
     uint64_t end;
+    uint64_t prefetch_end; /* of what other tasks take, too, which the same thread may run next */
     float *ring;
     uint16_t *loaded;
 } key_stream;
@@ -91,7 +94,12 @@ typedef struct widening {
 
 static float *wide_key(const key_stream *s, uint64_t t)
 {
-    return s->ring + t % RING_KEYS * DSRI_INDEX_DIM;
+    return s->ring + (t - s->first) % RING_KEYS * DSRI_INDEX_DIM;
+}
+
+static uint16_t *loaded_key(const key_stream *s, uint64_t t)
+{
+    return s->loaded + (t - s->first) % RING_KEYS * DSRI_INDEX_DIM;
 }
 
 /* Sees to it that all keys before `end` are loaded. */
@@ -99,7 +107,7 @@ static void load_until(key_stream *s, uint64_t end)
 {
     while (!s->is_plain && s->next_load < end) {
         const uint32_t n = end - s->next_load < BLOCK_KEYS ? (uint32_t)(end - s->next_load) : BLOCK_KEYS;
-        load_keys(s->cache, s->next_load, n, s->end, s->loaded + s->next_load % RING_KEYS * DSRI_INDEX_DIM);
+        load_keys(s->cache, s->next_load, n, s->prefetch_end, loaded_key(s, s->next_load));
         s->next_load += n;
     }
 }
@@ -107,10 +115,10 @@ static void load_until(key_stream *s, uint64_t end)
 static widening next_widening(const key_stream *s)
 {
     if (!s->is_plain) {
-        return (widening){s->loaded + s->next % RING_KEYS * DSRI_INDEX_DIM, DSRI_INDEX_DIM, 0, wide_key(s, s->next)};
+        return (widening){loaded_key(s, s->next), DSRI_INDEX_DIM, 0, wide_key(s, s->next)};
     }
     const uint64_t stride = s->cache->row_stride / sizeof(uint16_t);
-    const int more = s->end - s->next >= BLOCK_KEYS + WIDEN_KEYS;
+    const int more = s->prefetch_end - s->next >= BLOCK_KEYS + WIDEN_KEYS;
     return (widening){(const uint16_t *)(const void *)s->cache->pages + s->next * stride, stride,
                       more ? BLOCK_KEYS * stride : 0, wide_key(s, s->next)};
 }
@@ -150,7 +158,7 @@ static inline void widen_some(const uint16_t *from, float *to)
 
 /* Adds weight * relu(dot) over the vectors of a panel by halving. weights: those of the first vector, the next ones
  * weight_step on. */
-static inline __attribute__((always_inline)) void add_weighted(int n_vectors, vf dots[TILE_KEYS][4],
+static inline __attribute__((always_inline)) void add_weighted(int n_keys, int n_vectors, vf dots[TILE_KEYS][4],
                                                                const float *weights, uint32_t weight_step, float *sums)
 {
     vf w[4];
@@ -159,7 +167,7 @@ static inline __attribute__((always_inline)) void add_weighted(int n_vectors, vf
         w[v] = vf_load(weights + (uint32_t)v * weight_step);
     }
     VEC_UNROLL
-    for (int j = 0; j < TILE_KEYS; j++) {
+    for (int j = 0; j < n_keys; j++) {
         VEC_UNROLL
         for (int v = 0; v < n_vectors; v++) {
             dots[j][v] = vf_mul(vf_relu(dots[j][v]), w[v]);
@@ -172,18 +180,18 @@ static inline __attribute__((always_inline)) void add_weighted(int n_vectors, vf
     }
 }
 
-/* sums [TILE_KEYS][lane]: what add_weighted leaves of the panel's products with the keys. Meanwhile widens WIDEN_KEYS
+/* sums [n_keys][lane]: what add_weighted leaves of the panel's products with the keys. Meanwhile widens WIDEN_KEYS
  * keys, unless `next` is null. */
-static inline __attribute__((always_inline)) void score_tile(int n_vectors, const float *keys, const float *panel,
-                                                             const float *weights, uint32_t weight_step, float *sums,
-                                                             const widening *next)
+static inline __attribute__((always_inline)) void score_tile(int n_keys, int n_vectors, const float *keys,
+                                                             const float *panel, const float *weights,
+                                                             uint32_t weight_step, float *sums, const widening *next)
 {
     const uint16_t *from = next ? next->from : NULL;
     float *to = next ? next->to : NULL;
     const uint64_t stride = next ? next->stride : 0, ahead = next ? next->ahead : 0;
     vf dots[TILE_KEYS][4], q[4];
     VEC_UNROLL
-    for (int j = 0; j < TILE_KEYS; j++) {
+    for (int j = 0; j < n_keys; j++) {
         VEC_UNROLL
         for (int v = 0; v < n_vectors; v++) {
             dots[j][v] = vf_zero();
@@ -202,7 +210,7 @@ static inline __attribute__((always_inline)) void score_tile(int n_vectors, cons
                     q[v] = vf_load(panel + v * VF_LANES);
                 }
                 VEC_UNROLL
-                for (int j = 0; j < TILE_KEYS; j++) {
+                for (int j = 0; j < n_keys; j++) {
                     const vf k = vf_set1(keys[j * DSRI_INDEX_DIM + odd * HALF_DIM]);
                     VEC_UNROLL
                     for (int v = 0; v < n_vectors; v++) {
@@ -216,30 +224,39 @@ static inline __attribute__((always_inline)) void score_tile(int n_vectors, cons
             to += DSRI_INDEX_DIM;
         }
     }
-    add_weighted(n_vectors, dots, weights, weight_step, sums);
+    add_weighted(n_keys, n_vectors, dots, weights, weight_step, sums);
 }
 
 typedef void tile_function(const float *keys, const float *panel, const float *weights, uint32_t weight_step,
                            float *sums, const widening *next);
 
 /* Not inlined: a value that a compiler keeps in a register around the loop over features is one that the loop lacks. */
-#define SCORE_TILE(name, n_vectors, widening_or_null)                                                                  \
+#define SCORE_TILE(name, n_keys, n_vectors, widening_or_null)                                                          \
     static __attribute__((noinline)) void name(const float *keys, const float *panel, const float *weights,            \
                                                uint32_t weight_step, float *sums, const widening *next)                \
     {                                                                                                                  \
         (void)next;                                                                                                    \
-        score_tile(n_vectors, keys, panel, weights, weight_step, sums, widening_or_null);                              \
+        score_tile(n_keys, n_vectors, keys, panel, weights, weight_step, sums, widening_or_null);                      \
     }
-SCORE_TILE(score_tile_2, 2, NULL)
-SCORE_TILE(score_tile_2_widening, 2, next)
-SCORE_TILE(score_tile_max, MAX_PANEL_VECTORS, NULL)
-SCORE_TILE(score_tile_max_widening, MAX_PANEL_VECTORS, next)
+SCORE_TILE(score_tile_2, TILE_KEYS, 2, NULL)
+SCORE_TILE(score_tile_2_widening, TILE_KEYS, 2, next)
+SCORE_TILE(score_tile_max, TILE_KEYS, MAX_PANEL_VECTORS, NULL)
+SCORE_TILE(score_tile_max_widening, TILE_KEYS, MAX_PANEL_VECTORS, next)
+SCORE_TILE(score_small_tile_2, SMALL_TILE_KEYS, 2, NULL)
+SCORE_TILE(score_small_tile_max, SMALL_TILE_KEYS, MAX_PANEL_VECTORS, NULL)
+
+/* Keys of the next tile of n that are left, so that as few products as can be are of keys that are not there. */
+static inline uint32_t tile_keys(uint32_t n)
+{
+    return n == SMALL_TILE_KEYS || n == 2 * SMALL_TILE_KEYS ? SMALL_TILE_KEYS : TILE_KEYS;
+}
 
 /* Fills sums for the keys first..first + n - 1, at most BLOCK_KEYS, and widens the keys after them meanwhile. */
 static void score_panels(const query *x, uint32_t n_heads, uint64_t first, uint32_t n, key_stream *s, float *sums)
 {
     const int narrow = panel_vectors(n_heads) < MAX_PANEL_VECTORS;
     tile_function *const plain = narrow ? score_tile_2 : score_tile_max;
+    tile_function *const small = narrow ? score_small_tile_2 : score_small_tile_max;
     tile_function *const widening_too = narrow ? score_tile_2_widening : score_tile_max_widening;
     const uint32_t panel_size = DSRI_INDEX_DIM * panel_heads(n_heads), n_panels = n_heads / panel_heads(n_heads);
     const uint64_t widen_end = s->end < first + RING_KEYS ? s->end : first + RING_KEYS;
@@ -247,11 +264,14 @@ static void score_panels(const query *x, uint32_t n_heads, uint64_t first, uint3
     load_until(s, widen_end);
     for (uint32_t p = 0; p < n_panels; p++) {
         const float *panel = x->packed_q + (size_t)p * panel_size, *weights = x->weights + p * VF_LANES;
-        for (uint32_t t = 0; t < n; t += TILE_KEYS) {
+        for (uint32_t t = 0, n_keys; t < n; t += n_keys) {
             const float *keys = wide_key(s, first + t);
             float *tile_sums = sums + (p * BLOCK_KEYS + t) * VF_LANES;
-            widen_until(s, first + (n - t < TILE_KEYS ? n : t + TILE_KEYS));
-            if (widen_end - s->next < WIDEN_KEYS) {
+            n_keys = tile_keys(n - t);
+            widen_until(s, first + (n - t < n_keys ? n : t + n_keys));
+            if (n_keys == SMALL_TILE_KEYS) {
+                small(keys, panel, weights, n_panels * VF_LANES, tile_sums, NULL);
+            } else if (widen_end - s->next < WIDEN_KEYS) {
                 plain(keys, panel, weights, n_panels * VF_LANES, tile_sums, NULL);
             } else {
                 const widening next = next_widening(s);
@@ -281,12 +301,13 @@ static void store_block(const query *x, const score_scratch *s, uint64_t first, 
            (n + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK * sizeof(float));
 }
 
-/* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of BLOCK_KEYS. */
+/* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of DSRI_SCORE_BLOCK. */
 static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, uint64_t first, uint64_t end,
                        score_scratch *s)
 {
     const uint64_t end_causal = end < x->n_causal ? end : x->n_causal;
-    key_stream stream = {&row->keys, dsri_cache_is_plain(&row->keys), first, first, end_causal, s->keys, s->loaded};
+    key_stream stream = {
+        &row->keys, dsri_cache_is_plain(&row->keys), first, first, first, end_causal, x->n_causal, s->keys, s->loaded};
     while (first < end_causal) {
         const uint32_t n = end_causal - first < BLOCK_KEYS ? (uint32_t)(end_causal - first) : BLOCK_KEYS;
         /* What the last tile lacks is 0: whatever else the scratch holds could be slow to multiply. */

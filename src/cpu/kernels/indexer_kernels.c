@@ -4,7 +4,7 @@
 
 static void score_task(const indexer_task *t, const query *x, uint32_t n_heads, void *scratch)
 {
-    const key_range keys = task_keys(t);
+    const key_range keys = task_keys(t, TASK_KEYS_STEP);
     score_keys(t->row, x, n_heads, keys.first, keys.end, scratch);
 }
 

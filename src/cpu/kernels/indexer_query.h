@@ -5,7 +5,10 @@
 #include "cpu/kernels/top_k.h"
 #include "ops/op_plans.h"
 
-enum { TASK_KEYS = 96, SHORT_ROW_KEYS = 1024, MAX_HEADS = 128 };
+enum {
+    MAX_HEADS = 128,
+    TASK_KEYS_STEP = 32 /* what AMX kernels take at once, a multiple of DSRI_SCORE_BLOCK */
+};
 
 enum { PHASE_PACK, PHASE_SCORE, PHASE_SELECT, N_PHASES };
 
@@ -51,29 +54,25 @@ static inline uint64_t row_scores(const dsri_indexer_row_plan *row)
     return row->scores ? row->kv_len : causal_keys(row, row->n_queries - 1);
 }
 
-/* A score task is TASK_KEYS << task_shift() keys: few enough for many threads in a short row, since a task has a cost
- * of its own more in a longer one, and as many as it takes for the tasks of 64 such rows to stay below 2^32. */
-static inline unsigned task_shift(const dsri_indexer_row_plan *row)
+/* A query's keys are cut into 2^task_bits() score tasks, of which the last ones may be empty: threads often come in
+ * powers of two. That are up to 16 of at least 64 keys, then up to 256 of at least 128, since a task has a cost of its
+ * own, and more of at least 1,024; fewer where those of 64 such rows would not stay below 2^32. */
+static inline unsigned task_bits(const dsri_indexer_row_plan *row)
 {
-    const uint64_t n = row_scores(row) / TASK_KEYS;
-    unsigned shift = row_scores(row) < SHORT_ROW_KEYS ? 0 : 1;
-    while (shift > 0 && shift < 3 && n >> shift >= 128) {
-        shift++;
+    const unsigned size = 63u - (unsigned)__builtin_clzll(row_scores(row) | 64); /* 2^size keys or more, or 64 */
+    unsigned bits = size < 10 ? size - 6 : 4;
+    if (size > 11) {
+        bits = size < 15 ? size - 7 : size < 18 ? 8 : size - 10;
     }
-    while (n * row->n_queries >> shift > UINT64_C(1) << 25) {
-        shift++;
+    while (bits > 0 && (uint64_t)row->n_queries << bits > UINT64_C(1) << 25) {
+        bits--;
     }
-    return shift;
+    return bits;
 }
 
 static inline uint64_t query_tasks(const dsri_indexer_row_plan *row, uint32_t phase)
 {
-    if (phase != PHASE_SCORE) {
-        return 1;
-    }
-    const unsigned shift = task_shift(row);
-    const uint64_t n = (row_scores(row) + TASK_KEYS - 1) / TASK_KEYS;
-    return (n + (UINT64_C(1) << shift) - 1) >> shift;
+    return phase == PHASE_SCORE ? UINT64_C(1) << task_bits(row) : 1;
 }
 
 static inline uint32_t n_tasks(const void *plan, uint32_t phase)
@@ -97,10 +96,11 @@ static inline indexer_task find_task(const dsri_indexer_plan *plan, uint32_t pha
 {
     const dsri_indexer_row_plan *row = plan->rows;
     uint64_t left = task;
-    for (; left >= row->n_queries * query_tasks(row, phase); row++) {
-        left -= row->n_queries * query_tasks(row, phase);
+    uint64_t tasks = query_tasks(row, phase);
+    while (left >= row->n_queries * tasks) {
+        left -= row->n_queries * tasks;
+        tasks = query_tasks(++row, phase);
     }
-    const uint64_t tasks = query_tasks(row, phase);
     return (indexer_task){row, (uint32_t)(left / tasks), left % tasks};
 }
 
@@ -110,10 +110,13 @@ typedef struct key_range {
     uint64_t end;
 } key_range;
 
-static inline key_range task_keys(const indexer_task *t)
+/* step: the keys of tasks but the last are a multiple of it; a multiple of DSRI_SCORE_BLOCK. */
+static inline key_range task_keys(const indexer_task *t, uint32_t step)
 {
-    const uint64_t n = (uint64_t)TASK_KEYS << task_shift(t->row), first = t->part * n, end = row_scores(t->row);
-    return (key_range){first, first + n < end ? first + n : end};
+    const unsigned bits = task_bits(t->row);
+    const uint64_t end = row_scores(t->row), share = (end + (UINT64_C(1) << bits) - 1) >> bits;
+    const uint64_t n = (share + step - 1) / step * step, first = t->part * n;
+    return (key_range){first < end ? first : end, first + n < end ? first + n : end};
 }
 
 /* ---- the last steps of a block of scores -------------------------------------------------------------------- */

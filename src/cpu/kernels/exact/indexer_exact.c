@@ -35,8 +35,8 @@ static void score_integer_block(const query *x, const integer_query *y, uint32_t
     memcpy(maxima, s->maxima, n_blocks * sizeof *maxima);
 }
 
-/* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of INTEGER_KEYS. The chain's query, if
- * bytes hold it, too, is packed where the first block of keys needs it. */
+/* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of DSRI_SCORE_BLOCK. The chain's query,
+ * if bytes hold it, too, is packed where the first block of keys needs it. */
 static void score_packed_keys(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, key_range keys,
                               integer_scratch *s)
 {
@@ -48,12 +48,12 @@ static void score_packed_keys(const dsri_indexer_row_plan *row, const query *x, 
     uint64_t t = keys.first;
     integer_block *block = &s->blocks[0], *other = &s->blocks[1];
     if (*y.is_exact && t < end) {
-        key_loading loading = loading_of(&row->keys, t, end, block);
+        key_loading loading = loading_of(&row->keys, t, end, x->n_causal, block);
         load_last_keys(&loading);
     }
     while (*y.is_exact && t < end) {
         const uint64_t next = t + block->n;
-        key_loading loading = loading_of(&row->keys, next, end, other);
+        key_loading loading = loading_of(&row->keys, next, end, x->n_causal, other);
         if (block->is_exact) {
             score_integer_block(x, &y, n_heads, t, block, &loading, s);
         } else {
@@ -83,10 +83,10 @@ static void score_task(const indexer_task *t, const query *x, uint32_t n_heads, 
 {
 #if DSRI_EXACT_IS_AMX
     tiles_open();
-    score_packed_keys(t->row, x, n_heads, task_keys(t), scratch);
+    score_packed_keys(t->row, x, n_heads, task_keys(t, 2 * INTEGER_KEYS), scratch);
     tiles_close();
 #else
-    score_packed_keys(t->row, x, n_heads, task_keys(t), scratch);
+    score_packed_keys(t->row, x, n_heads, task_keys(t, 2 * INTEGER_KEYS), scratch);
 #endif
 }
 

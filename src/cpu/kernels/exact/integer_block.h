@@ -8,7 +8,7 @@
 #include "cpu/kernels/indexer_chain.h"
 
 enum {
-    INTEGER_KEYS = TASK_KEYS / 2, /* keys of a block */
+    INTEGER_KEYS = BLOCK_KEYS, /* of a block, a multiple of TILE_KEYS */
     GROUP_KEYS = 16,
     KEY_BIAS = DSRI_EXACT_IS_AMX ? 0 : 128,
     MAX_PANEL_HEADS = MAX_PANEL_VECTORS * VF_LANES,
@@ -50,16 +50,17 @@ typedef struct integer_panel {
 typedef struct key_loading {
     const dsri_cache *cache;
     uint64_t first;
-    uint64_t end; /* of the range whose blocks come after */
+    uint64_t prefetch_end; /* of the keys whose blocks come after, in this task or others */
     uint32_t done;
     integer_block *block;
 } key_loading;
 
-static inline key_loading loading_of(const dsri_cache *cache, uint64_t first, uint64_t end, integer_block *block)
+static inline key_loading loading_of(const dsri_cache *cache, uint64_t first, uint64_t end, uint64_t prefetch_end,
+                                     integer_block *block)
 {
     block->n = end - first < INTEGER_KEYS ? (uint32_t)(end - first) : INTEGER_KEYS;
     block->is_exact = 1;
-    return (key_loading){cache, first, end, 0, block};
+    return (key_loading){cache, first, prefetch_end, 0, block};
 }
 
 /* Up to GROUP_KEYS more keys. */
@@ -71,7 +72,7 @@ static inline void load_key_group(key_loading *l)
     if (n == 0) {
         return;
     }
-    if (t + INTEGER_KEYS < l->end) {
+    if (t + INTEGER_KEYS < l->prefetch_end) {
         prefetch_integer_keys(l->cache, t + INTEGER_KEYS);
     }
     b->is_exact &= load_integer_keys(l->cache, t, n, KEY_BIAS, b->keys + l->done * DSRI_INDEX_DIM, b->units + l->done);

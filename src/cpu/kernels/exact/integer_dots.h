@@ -10,8 +10,8 @@ static inline void add_byte_dots(vi *sum, vi unsigned_bytes, vi signed_bytes)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(unsigned_bytes), "v"(signed_bytes));
 }
 
-/* sums of TILE_KEYS keys. */
-static inline __attribute__((always_inline)) void score_keys_of_tile(int n_vectors, const uint8_t *keys,
+/* sums of n_keys keys. */
+static inline __attribute__((always_inline)) void score_keys_of_tile(int n_keys, int n_vectors, const uint8_t *keys,
                                                                      const integer_panel *p, float *sums)
 {
     vi acc[TILE_KEYS][4];
@@ -22,7 +22,7 @@ static inline __attribute__((always_inline)) void score_keys_of_tile(int n_vecto
         const vi query_sum = vi_load((const void *)(p->query_sums + (uint32_t)v * p->vector_step));
         const vi start = vi_sub(_mm512_setzero_si512(), vi_shl(query_sum, 7));
         VEC_UNROLL
-        for (int j = 0; j < TILE_KEYS; j++) {
+        for (int j = 0; j < n_keys; j++) {
             acc[j][v] = start;
         }
     }
@@ -33,7 +33,7 @@ static inline __attribute__((always_inline)) void score_keys_of_tile(int n_vecto
             q[v] = vi_load(p->words + (g * n_vectors + v) * VF_LANES);
         }
         VEC_UNROLL
-        for (int j = 0; j < TILE_KEYS; j++) {
+        for (int j = 0; j < n_keys; j++) {
             uint32_t four;
             memcpy(&four, keys + j * DSRI_INDEX_DIM + 4 * g, sizeof four);
             const vi k = vi_set1(four);
@@ -44,13 +44,13 @@ static inline __attribute__((always_inline)) void score_keys_of_tile(int n_vecto
         }
     }
     VEC_UNROLL
-    for (int j = 0; j < TILE_KEYS; j++) {
+    for (int j = 0; j < n_keys; j++) {
         VEC_UNROLL
         for (int v = 0; v < n_vectors; v++) {
             dots[j][v] = _mm512_cvtepi32_ps(acc[j][v]);
         }
     }
-    add_weighted(n_vectors, dots, p->weights, p->vector_step, sums);
+    add_weighted(n_keys, n_vectors, dots, p->weights, p->vector_step, sums);
 }
 
 static void add_integer_heads(const integer_panel *panels, uint32_t n_panels, uint32_t n_heads, integer_scratch *s,
@@ -58,12 +58,18 @@ static void add_integer_heads(const integer_panel *panels, uint32_t n_panels, ui
 {
     (void)next; /* the same units would load it */
     for (uint32_t i = 0; i < n_panels; i++) {
-        for (uint32_t t = 0; t < block->n; t += TILE_KEYS) {
+        for (uint32_t t = 0, n_keys; t < block->n; t += n_keys) {
             const uint8_t *const keys = block->keys + t * DSRI_INDEX_DIM;
-            if (panel_vectors(n_heads) == 4) {
-                score_keys_of_tile(4, keys, panels + i, s->sums[i] + t * VF_LANES);
+            float *const sums = s->sums[i] + t * VF_LANES;
+            n_keys = tile_keys(block->n - t);
+            if (n_keys == SMALL_TILE_KEYS && panel_vectors(n_heads) == 4) {
+                score_keys_of_tile(SMALL_TILE_KEYS, 4, keys, panels + i, sums);
+            } else if (n_keys == SMALL_TILE_KEYS) {
+                score_keys_of_tile(SMALL_TILE_KEYS, 2, keys, panels + i, sums);
+            } else if (panel_vectors(n_heads) == 4) {
+                score_keys_of_tile(TILE_KEYS, 4, keys, panels + i, sums);
             } else {
-                score_keys_of_tile(2, keys, panels + i, s->sums[i] + t * VF_LANES);
+                score_keys_of_tile(TILE_KEYS, 2, keys, panels + i, sums);
             }
         }
     }

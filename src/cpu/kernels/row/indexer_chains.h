@@ -89,13 +89,12 @@ static inline __attribute__((always_inline)) void add_weighted(int n_vectors, co
     vf_store(sums, x[0]);
 }
 
-static inline __attribute__((always_inline)) void score_tile(int n_vectors, const uint32_t *keys,
+static inline __attribute__((always_inline)) void score_tile(int n_keys, int n_vectors, const uint32_t *keys,
                                                              const panel_operand *p, float *sums)
 {
-    const int n_keys = MAX_DOT_ACCUMULATORS / n_vectors;
     vf dots[MAX_DOT_ACCUMULATORS];
     VEC_UNROLL
-    for (int i = 0; i < MAX_DOT_ACCUMULATORS; i++) {
+    for (int i = 0; i < n_keys * n_vectors; i++) {
         dots[i] = vf_zero();
     }
     add_dots(n_keys, n_vectors, keys, FEATURE_PAIRS, p->packed, (size_t)n_vectors * VF_LANES, FEATURE_PAIRS, dots);
@@ -105,14 +104,32 @@ static inline __attribute__((always_inline)) void score_tile(int n_vectors, cons
     }
 }
 
-static __attribute__((noinline)) void score_6_keys(const uint32_t *keys, const panel_operand *p, float *sums)
-{
-    score_tile(4, keys, p, sums);
-}
+typedef void tile_function(const uint32_t *keys, const panel_operand *p, float *sums);
 
-static __attribute__((noinline)) void score_12_keys(const uint32_t *keys, const panel_operand *p, float *sums)
+#define SCORE_TILE(name, n_keys, n_vectors)                                                                            \
+    static __attribute__((noinline)) void name(const uint32_t *keys, const panel_operand *p, float *sums)              \
+    {                                                                                                                  \
+        score_tile(n_keys, n_vectors, keys, p, sums);                                                                  \
+    }
+SCORE_TILE(score_4_keys, 4, 4)
+SCORE_TILE(score_6_keys, 6, 4)
+SCORE_TILE(score_8_keys, 8, 2)
+SCORE_TILE(score_12_keys, 12, 2)
+
+/* How to score the next tile of n keys that are left, so that as few products as can be are of keys that are not there.
+ */
+typedef struct tile_shape {
+    uint32_t n_keys;
+    tile_function *score;
+} tile_shape;
+
+static tile_shape next_tile(uint32_t n, uint32_t n_vectors)
 {
-    score_tile(2, keys, p, sums);
+    const uint32_t few = 16 / n_vectors;
+    if (n == few || n == 2 * few) {
+        return (tile_shape){few, n_vectors == 4 ? score_4_keys : score_8_keys};
+    }
+    return (tile_shape){MAX_DOT_ACCUMULATORS / n_vectors, n_vectors == 4 ? score_6_keys : score_12_keys};
 }
 
 /* The same by F32 operations, for one key. */
@@ -165,11 +182,11 @@ static vi take_tile(const key_block *b, uint32_t t, uint32_t n, uint32_t *to)
     const uint16_t *key = b->keys + t * b->stride;
     vi least = all_magnitudes();
     for (uint32_t j = 0; j < n_there; j++, key += b->stride) {
-        const int is_prefetching = t + j < b->n_after;
+        const int is_prefetching = t + j + BLOCK_KEYS < b->n + b->n_after;
         for (uint32_t f = 0; f < DSRI_INDEX_DIM; f += 2 * VF_LANES, to += VF_LANES) {
             const vi pairs = vi_load_pairs(key + f);
             if (is_prefetching) {
-                vec_prefetch(key + b->n * b->stride + f);
+                vec_prefetch(key + BLOCK_KEYS * b->stride + f);
             }
             least = least_magnitudes(least, pairs);
             vi_store(to, exchange_halves(pairs));
@@ -183,15 +200,16 @@ static vi take_tile(const key_block *b, uint32_t t, uint32_t n, uint32_t *to)
 static void score_panels(const query *x, head_panels panels, const key_block *b, uint32_t key_exponent,
                          score_scratch *s)
 {
-    const uint32_t n_keys = MAX_DOT_ACCUMULATORS / panels.n_vectors;
-    for (uint32_t t = 0; t < b->n; t += n_keys) {
+    for (uint32_t t = 0, n_keys; t < b->n; t += n_keys) {
+        const tile_shape tile = next_tile(b->n - t, panels.n_vectors);
+        n_keys = tile.n_keys;
         const int is_usable = have_exponent(take_tile(b, t, n_keys, s->keys), key_exponent);
         for (uint32_t i = 0; i < panels.n_panels; i++) {
             const panel_operand p = {(const uint32_t *)(const void *)x->packed_q + i * FEATURE_PAIRS * panels.width,
                                      x->weights + i * VF_LANES, panels.n_panels * VF_LANES};
             float *sums = s->sums[i] + t * VF_LANES;
             if (is_usable) {
-                (n_keys == 6 ? score_6_keys : score_12_keys)(s->keys, &p, sums);
+                tile.score(s->keys, &p, sums);
             }
             for (uint32_t j = 0; !is_usable && j < n_keys; j++) {
                 score_f32((int)panels.n_vectors, s->keys + j * FEATURE_PAIRS, &p, sums + j * VF_LANES);

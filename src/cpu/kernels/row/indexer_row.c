@@ -8,7 +8,7 @@
 #include "cpu/kernels/row/indexer_chains.h"
 #endif
 
-_Static_assert(sizeof(score_scratch) <= DSRI_SCRATCH_BYTES && TASK_KEYS % BLOCK_KEYS == 0, "scratch, blocks of a task");
+_Static_assert(sizeof(score_scratch) <= DSRI_SCRATCH_BYTES, "scratch");
 
 #if DSRI_ROW_IS_AMX
 
@@ -48,10 +48,10 @@ static void score_task(const indexer_task *t, const query *x, uint32_t n_heads, 
 {
 #if DSRI_ROW_IS_AMX
     tiles_open();
-    score_keys(t->row, x, n_heads, task_keys(t), scratch);
+    score_keys(t->row, x, n_heads, task_keys(t, TASK_KEYS_STEP), scratch);
     tiles_close();
 #else
-    score_keys(t->row, x, n_heads, task_keys(t), scratch);
+    score_keys(t->row, x, n_heads, task_keys(t, TASK_KEYS_STEP), scratch);
 #endif
 }
 
