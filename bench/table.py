@@ -39,10 +39,10 @@ def quietest_cpu():
 
 
 def bench(arguments, shapes, *options, pinned=False, environment=None):
-    """A pinned run is the best of several, shape by shape: on a shared machine CPUs are slowed down for a while each."""
-    if not pinned:
-        return run_bench(arguments, shapes, options, os.sched_getaffinity(0), environment)
-    runs = [run_bench(arguments, shapes, options, {quietest_cpu()}, environment) for _ in range(arguments.repeats)]
+    """The best of several runs, shape by shape: on a shared machine CPUs are slowed down for a while each. A pinned run is
+    on the CPU that is fastest just then."""
+    runs = [run_bench(arguments, shapes, options, {quietest_cpu()} if pinned else os.sched_getaffinity(0), environment)
+            for _ in range(arguments.repeats)]
     best = min(runs, key=lambda run: sum(least(result) for result in run["results"]))
     best["results"] = [min(results, key=least) for results in zip(*(run["results"] for run in runs))]
     return best
@@ -152,7 +152,7 @@ def main():
     parser.add_argument("--dsrows", default="build/release/dsrows")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=0.2, help="for a shape in a run (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of what takes one thread (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of everything (%(default)s)")
     arguments = parser.parse_args()
     print("| what | measured | target | |\n|---|---|---|---|")
     run = peaks(arguments, "auto", {"indexer": 93, "two-pass": 90, "flash": 90})
