@@ -16,10 +16,9 @@ typedef struct dsri_indexer_region {
 } dsri_indexer_region;
 
 /* n_causal: keys that the row's last query sees (the longest list of the row's queries). */
-DSRI_LAYOUT_CODE dsri_indexer_region dsri_indexer_region_of(uint64_t n_causal, uint32_t n_heads, uint32_t top_k)
+DSRI_LAYOUT_CODE dsri_indexer_region dsri_indexer_region_of(uint64_t n_causal, uint32_t n_heads)
 {
     dsri_indexer_region r;
-    (void)top_k;
     r.packed_q = 0;
     r.exact_q = r.packed_q + (size_t)DSRI_INDEX_DIM * n_heads * sizeof(float);
     r.scores = r.exact_q + 64 + (size_t)(DSRI_INDEX_DIM + 8) * n_heads;
@@ -27,12 +26,6 @@ DSRI_LAYOUT_CODE dsri_indexer_region dsri_indexer_region_of(uint64_t n_causal, u
     r.n_blocks = ((n_causal + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK + 63) & ~(uint64_t)63;
     r.size_bytes = r.block_maxima + (size_t)r.n_blocks * sizeof(float);
     return r;
-}
-
-/* Keys of one thread block of the row-exact CUDA scores: a row's scores are cut into at most 128 blocks. */
-DSRI_LAYOUT_CODE uint64_t dsri_indexer_block_keys(uint64_t n_scores)
-{
-    return n_scores <= 128 * 128 ? 128 : ((n_scores + 127) / 128 + 127) / 128 * 128;
 }
 
 #endif

@@ -160,9 +160,9 @@ static const struct {
 };
 
 /* The workspace as the score phase leaves it: with the maxima of blocks, and poison where nothing is written. */
-static uint8_t *new_workspace(const float *scores, uint32_t n, uint32_t top_k)
+static uint8_t *new_workspace(const float *scores, uint32_t n)
 {
-    const dsri_indexer_region region = dsri_indexer_region_of(n, 32, top_k);
+    const dsri_indexer_region region = dsri_indexer_region_of(n, 32);
     uint8_t *workspace = new_array(region.size_bytes);
     float *maxima = (void *)(workspace + region.block_maxima);
     for (uint32_t t = 0; t < n; t++) {
@@ -184,7 +184,7 @@ static void check(uint32_t shape, uint32_t n, uint32_t top_k)
     }
     *row = (dsri_indexer_row_plan){.kv_len = n,
                                    .scores = scores,
-                                   .workspace = new_workspace(scores, n, top_k),
+                                   .workspace = new_workspace(scores, n),
                                    .start_pos = n - 1,
                                    .ratio = 1,
                                    .offset = (int32_t)random_below(&random, 200),

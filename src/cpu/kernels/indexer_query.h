@@ -31,8 +31,7 @@ static inline uint64_t causal_keys(const dsri_indexer_row_plan *row, uint32_t i)
 
 static inline query query_of(const dsri_indexer_plan *plan, const dsri_indexer_row_plan *row, uint32_t i)
 {
-    const dsri_indexer_region region =
-        dsri_indexer_region_of(causal_keys(row, row->n_queries - 1), plan->n_heads, plan->top_k);
+    const dsri_indexer_region region = dsri_indexer_region_of(causal_keys(row, row->n_queries - 1), plan->n_heads);
     uint8_t *base = row->workspace + i * region.size_bytes;
     query x;
     x.q = row->q + (size_t)i * plan->n_heads * DSRI_INDEX_DIM;
