@@ -53,12 +53,15 @@ typedef enum score_pattern {
     EDGE,     /* as many equal ones below the best as chosen places are left, and more */
     SPREAD,   /* 1,024 great values, each the first of a four, the others random */
     OUTLIER,  /* a few values far above the others, which are random */
+    SHARE,    /* the best in every eighth piece of 32 keys: one block's of the CUDA kernel */
+    GROUPS,   /* of 512 keys: one block's where it looks at groups of 16 first */
+    BRIM,     /* about as many of the best in such pieces as a block lists, the others random */
     N_PATTERNS
 } score_pattern;
 
-static const char *const pattern_names[N_PATTERNS] = {"random", "equal",      "few",     "rising",   "falling",
-                                                      "crowd",  "mostly bad", "all bad", "negative", "one tile",
-                                                      "comb",   "edge",       "spread",  "outlier"};
+static const char *const pattern_names[N_PATTERNS] = {
+    "random",   "equal", "few",  "rising", "falling", "crowd", "mostly bad", "all bad", "negative",
+    "one tile", "comb",  "edge", "spread", "outlier", "share", "groups",     "brim"};
 
 /* The two features of key t, multiples of 2^-7 below 2 and of 2^-15 below 2^-8. */
 static void draw_key(score_pattern pattern, uint32_t t, uint32_t n, uint64_t *state, uint16_t key[2])
@@ -91,6 +94,13 @@ static void draw_key(score_pattern pattern, uint32_t t, uint32_t n, uint64_t *st
         break;
     case OUTLIER:
         value = t % 1000 == 7 ? 32000 + t / 1000 : next_random(state) % 64;
+        break;
+    case SHARE:
+    case GROUPS:
+        value = next_random(state) % 16000 + (t / (pattern == SHARE ? 32 : 512) % 8 == 3 ? 16000 : 0);
+        break;
+    case BRIM:
+        value = t / 32 % 8 == 3 && t / 256 * 32 + t % 32 < 127 + n % 3 ? 32000 - t / 256 : next_random(state) % 31000;
         break;
     case CROWD:
         value = t == n / 2 ? 32767 : 16384 + next_random(state) % 2;
@@ -313,7 +323,7 @@ static void set_weights(score_pattern pattern, float weights[N_HEADS])
 
 int main(int argc, char **argv)
 {
-    static const uint32_t sizes[] = {1, 15, 129, 511, 2048, 16384, 16385, 40000, 65537, 262144, 300001};
+    static const uint32_t sizes[] = {1, 15, 129, 511, 1024, 1025, 2048, 16384, 16385, 40000, 65537, 262144, 300001};
     static const uint32_t widths[] = {32, 512, 2048};
     const uint32_t most = argc > 1 ? (uint32_t)atoi(argv[1]) : 300001;
     static uint16_t q[N_HEADS * DIM];

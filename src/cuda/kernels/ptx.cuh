@@ -48,6 +48,12 @@ static __device__ __forceinline__ void cluster_arrive_after_reads()
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
+/* Says nothing of memory; barriers that are ready may be used after the wait. */
+static __device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
 static __device__ __forceinline__ void cluster_wait()
 {
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");

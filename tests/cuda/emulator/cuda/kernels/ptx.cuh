@@ -32,6 +32,11 @@ static inline void cluster_arrive_after_reads()
     emulator_cluster_arrive(0);
 }
 
+static inline void cluster_arrive_relaxed()
+{
+    emulator_cluster_arrive(1);
+}
+
 static inline void cluster_wait()
 {
     emulator_cluster_wait();
