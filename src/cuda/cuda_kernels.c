@@ -402,46 +402,20 @@ static uint32_t few_values_bytes(const void *plan)
 #define ROW_SHARED_BYTES(n_heads)                                                                                      \
     (2 * 64 * 1024 + 5 * (((n_heads) + 4) / 5) * 128 * 16 + (n_heads) * (128 + 7 * 8 + 11 * 4) + 16 + 2 * 64 + 16)
 
-#define ROW_ATTENTION(which)                                                                                           \
-    {.op = which,                                                                                                      \
-     .exactness = DSR_EXACT_ROW,                                                                                       \
-     .n_launches = 1,                                                                                                  \
-     .launches = {{.entry = "dsr_attention_row8_bf16__cuda",                                                           \
-                   .block_x = 512,                                                                                     \
-                   .shared_bytes = ROW_SHARED_BYTES(8),                                                                \
-                   .waits = 1,                                                                                         \
-                   .grid = row8_attention_grid}},                                                                      \
-     .accepts = is_for_row8,                                                                                           \
-     .min_compute = 90},                                                                                               \
-        {.op = which,                                                                                                  \
-         .exactness = DSR_EXACT_ROW,                                                                                   \
-         .n_launches = 1,                                                                                              \
-         .launches = {{.entry = "dsr_attention_row16_bf16__cuda",                                                      \
-                       .block_x = 512,                                                                                 \
-                       .shared_bytes = ROW_SHARED_BYTES(16),                                                           \
-                       .waits = 1,                                                                                     \
-                       .grid = row16_attention_grid}},                                                                 \
-         .accepts = is_for_row16,                                                                                      \
-         .min_compute = 90},                                                                                           \
-        {.op = which,                                                                                                  \
-         .exactness = DSR_EXACT_ROW,                                                                                   \
-         .n_launches = 1,                                                                                              \
-         .launches = {{.entry = "dsr_attention_row32_bf16__cuda",                                                      \
-                       .block_x = 512,                                                                                 \
-                       .shared_bytes = ROW_SHARED_BYTES(32),                                                           \
-                       .waits = 1,                                                                                     \
-                       .grid = row32_attention_grid}},                                                                 \
-         .accepts = is_for_row32,                                                                                      \
-         .min_compute = 90},                                                                                           \
+#define ROW_ATTENTION_FORM(which, form, n_heads, condition)                                                            \
     {                                                                                                                  \
         .op = which, .exactness = DSR_EXACT_ROW, .n_launches = 1,                                                      \
-        .launches = {{.entry = "dsr_attention_rows_bf16__cuda",                                                        \
+        .launches = {{.entry = "dsr_attention_" #form "_bf16__cuda",                                                   \
                       .block_x = 512,                                                                                  \
-                      .shared_bytes = ROW_SHARED_BYTES(32),                                                            \
+                      .shared_bytes = ROW_SHARED_BYTES(n_heads),                                                       \
                       .waits = 1,                                                                                      \
-                      .grid = rows_attention_grid}},                                                                   \
-        .min_compute = 90                                                                                              \
+                      .grid = form##_attention_grid}},                                                                 \
+        .accepts = condition, .min_compute = 90                                                                        \
     }
+
+#define ROW_ATTENTION(which)                                                                                           \
+    ROW_ATTENTION_FORM(which, row8, 8, is_for_row8), ROW_ATTENTION_FORM(which, row16, 16, is_for_row16),               \
+        ROW_ATTENTION_FORM(which, row32, 32, is_for_row32), ROW_ATTENTION_FORM(which, rows, 32, NULL)
 
 /* mma_shared of attention_row_mma.cu: two tiles of 64 slots; a tile's logits in 4 parts; weights; where the rows of 512
  * slots are. */
