@@ -102,7 +102,7 @@ DSR_API dsr_status dsr_sequence_reset(dsr_sequence *sequence);
 DSR_API dsr_status dsr_sequence_fork(dsr_sequence *sequence, dsr_sequence **fork);
 /* Forget the last n_tokens tokens; the state is then byte-equal to one that never saw them. DSR_ERR_STATE, changing
  * nothing, if that is further back than the sequence remembers: dsr_sequence_max_truncate() tokens. 0 is allowed, and
- * undoes what a replay of a step's encoder did to the state. */
+ * undoes what a replay of a step's encoder did to the state (dsr_attention_encoder). */
 DSR_API dsr_status dsr_sequence_truncate(dsr_sequence *sequence, uint32_t n_tokens);
 /* How many tokens can be forgotten now: at most DSR_MAX_TRUNCATE_TOKENS, less after a truncation or a step that the
  * device broke off, and none of those from before a load. */
@@ -155,10 +155,11 @@ DSR_API dsr_status dsr_attention_decode(dsr_attention *attention, const dsr_step
 DSR_API dsr_status dsr_attention_prefill(dsr_attention *attention, dsr_sequence *sequence, uint64_t n_tokens,
                                          dsr_view hidden, dsr_view output);
 /* The encoder of the layer's last step, for capture and replay. It stays the layer's; null before the first step.
- * Replay runs the step's commands again on the same memory: with every sequence of the step truncated by its tokens of
- * that step, it gives the same bytes, without advancing the positions; after it, truncate those sequences by 0 tokens
- * before anything else is done with them. Replay gives DSR_ERR_STATE, changing nothing, once one of those sequences was
- * forked, grown, loaded or destroyed after the step; no graph captured from it may be launched then. */
+ * Replay runs the step's commands again on the same memory, without advancing the positions: with every sequence of the
+ * step truncated by its tokens of that step, it gives the same bytes. Before another replay, truncate them by 0 tokens.
+ * Replay gives DSR_ERR_STATE, changing nothing, while one of those sequences is not where the step began or was not
+ * truncated so, and once one was forked, grown, loaded or destroyed after the step. A graph captured from it may be
+ * launched only where a replay could run; after a launch, truncate those sequences by 0 tokens before anything else. */
 DSR_API dsr_encoder *dsr_attention_encoder(dsr_attention *attention);
 /* The compressed entries that a token of the layer's last step attended to, in order of selection: at most top_k
  * numbers into `entries`, which has room for top_k, and how many into *n_entries. Entry e stands for tokens 4 e to

@@ -88,8 +88,11 @@ struct dsr_attention {
     dsr_buffer *slots[DSRI_N_SLOTS];
     int32_t *lists; /* host copy of the attended rows of a step */
     size_t lists_bytes;
-    dsr_encoder *step_encoder;    /* null before the first step */
-    uint32_t n_step_tokens;       /* of the last step; 0 if it failed or was refused */
+    dsr_encoder *step_encoder; /* null before the first step */
+    uint32_t n_step_tokens;    /* of the last step; 0 if it failed or was refused */
+    uint32_t n_step_sequences; /* what the commands of step_encoder advance, and from where */
+    dsr_sequence *step_sequences[DSR_MAX_ROWS];
+    uint32_t step_positions[DSR_MAX_ROWS];
     dsr_encoder *rebuild_encoder; /* compressor replays after a truncation or load */
     uint64_t fingerprint;         /* of its tensors: tells a saved sequence of another layer */
     uint32_t n_sequences;
@@ -126,7 +129,7 @@ typedef struct dsri_sequence_storage {
     uint32_t max_context;
     dsri_sequence_layout layout;
     dsr_buffer *buffer;
-    int has_stale_states; /* a run broke off: the compressor states are anything, the histories are whole */
+    int has_stale_states; /* after a broken run or a replay: the compressor states are anything, the histories whole */
 } dsri_sequence_storage;
 
 struct dsr_sequence {

@@ -722,11 +722,17 @@ static void advance(dsr_sequence *sequence, uint32_t n_tokens)
     sequence->max_truncate = (uint32_t)smaller(sequence->max_truncate + n_tokens, DSR_MAX_TRUNCATE_TOKENS);
 }
 
+/* Of a layer that has states at all. */
+static void leave_stale_states(dsr_sequence *sequence)
+{
+    sequence->storage->has_stale_states = sequence->attention->config.kind != DSR_LAYER_WINDOW;
+}
+
 /* A run that failed on the way may have written what n_tokens more tokens write: states, and the oldest rows of the
  * ring and of the histories, which only a truncation needs. */
 static void break_off(dsr_sequence *sequence, uint32_t n_tokens)
 {
-    sequence->storage->has_stale_states = 1;
+    leave_stale_states(sequence);
     sequence->max_truncate = (uint32_t)smaller(sequence->max_truncate, DSR_MAX_TRUNCATE_TOKENS - n_tokens);
 }
 
@@ -740,10 +746,39 @@ static dsr_status name_entry(const step *s, uint32_t entry, dsr_status status)
     return dsri_fail(s->layer->context, status, "decode: entry %u: %s", entry, text);
 }
 
+/* From other positions, or from other states than the step began with, a replay would compress other tokens into
+ * entries that are looked at. One that runs leaves the states of after the step. */
+static const char *prepare_replay(void *of)
+{
+    const dsr_attention *layer = of;
+    for (uint32_t e = 0; e < layer->n_step_sequences; e++) {
+        if (layer->step_sequences[e]->position != layer->step_positions[e])
+            return "replay of a step: a sequence is not where the step began (truncate it by its tokens of the step)";
+        if (layer->step_sequences[e]->storage->has_stale_states)
+            return "replay of a step: a sequence has the states of another run (truncate it by 0 tokens)";
+    }
+    for (uint32_t e = 0; e < layer->n_step_sequences; e++)
+        leave_stale_states(layer->step_sequences[e]);
+    return NULL;
+}
+
+/* Notes where the step's commands begin. Their encoder has lost its memory when one of the sequences is gone. */
+static void guard_replays(const step *s)
+{
+    dsr_attention *layer = s->layer;
+    layer->n_step_sequences = s->n_entries;
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        layer->step_sequences[e] = s->sequences[e];
+        layer->step_positions[e] = s->sequences[e]->position;
+    }
+    dsri_encoder_guard_replays(s->encoder, prepare_replay, layer);
+}
+
 /* Encodes and runs a checked step; positions move only when all of it is done. */
 static dsr_status run_step(step *s)
 {
     dsr_attention *layer = s->layer;
+    layer->n_step_tokens = 0;
     dsr_status status = dsri_layer_check_usable(layer);
     if (status != DSR_OK)
         return status;
@@ -769,6 +804,7 @@ static dsr_status run_step(step *s)
             (void)dsr_encoder_reset(s->encoder);
         return status;
     }
+    guard_replays(s);
     status = dsr_encoder_submit(s->encoder);
     if (status == DSR_OK)
         status = dsr_encoder_wait(s->encoder);

@@ -315,16 +315,20 @@ void dsri_encoders_forget_memory(dsr_context *context, const dsr_buffer *buffer,
     }
 }
 
+static dsr_status check_runnable(const dsr_encoder *encoder)
+{
+    dsr_context *context = encoder->context;
+    const dsr_status status = dsri_context_check_usable(context);
+    if (status == DSR_OK && encoder->lost_memory)
+        return dsri_fail(context, DSR_ERR_STATE, "encoder: a buffer that its commands use %s", encoder->lost_memory);
+    return status;
+}
+
+/* Of a runnable encoder. */
 static dsr_status run_commands(dsr_encoder *encoder)
 {
     dsr_context *context = encoder->context;
-    dsr_status status = dsri_context_check_usable(context);
-    if (status != DSR_OK)
-        return status;
-    if (encoder->lost_memory)
-        return dsri_fail(context, DSR_ERR_STATE, "encoder: a buffer that its commands use %s", encoder->lost_memory);
-    if (!context->backend->runs_in_order)
-        status = drain(encoder);
+    dsr_status status = context->backend->runs_in_order ? DSR_OK : drain(encoder);
     if (status == DSR_OK && encoder->n_waves > 0)
         status = context->backend->submit(context->device, encoder->backend_state, encoder->waves, encoder->n_waves);
     if (status != DSR_OK)
@@ -340,7 +344,14 @@ dsr_status dsr_encoder_submit(dsr_encoder *encoder)
         return DSR_ERR_NULL;
     if (encoder->is_submitted)
         return dsri_fail(encoder->context, DSR_ERR_STATE, "encoder: it was submitted already; replay runs it again");
-    return run_commands(encoder);
+    const dsr_status status = check_runnable(encoder);
+    return status == DSR_OK ? run_commands(encoder) : status;
+}
+
+void dsri_encoder_guard_replays(dsr_encoder *encoder, dsri_replay_guard *guard, void *owner)
+{
+    encoder->replay_guard = guard;
+    encoder->replay_owner = owner;
 }
 
 dsr_status dsr_encoder_replay(dsr_encoder *encoder)
@@ -349,6 +360,12 @@ dsr_status dsr_encoder_replay(dsr_encoder *encoder)
         return DSR_ERR_NULL;
     if (!encoder->is_submitted)
         return dsri_fail(encoder->context, DSR_ERR_STATE, "encoder: replay before submit");
+    dsr_status status = check_runnable(encoder);
+    if (status != DSR_OK)
+        return status;
+    const char *objection = encoder->replay_guard ? encoder->replay_guard(encoder->replay_owner) : NULL;
+    if (objection)
+        return dsri_fail(encoder->context, DSR_ERR_STATE, "encoder: %s", objection);
     return run_commands(encoder);
 }
 
@@ -383,5 +400,6 @@ dsr_status dsr_encoder_reset(dsr_encoder *encoder)
     encoder->n_waves = 0;
     encoder->is_submitted = 0;
     encoder->lost_memory = NULL;
+    encoder->replay_guard = NULL;
     return status;
 }

@@ -54,5 +54,9 @@ dsr_status dsri_view_address(dsr_context *context, const dsr_view *view, const c
  * encoder is unchanged. The back end chooses the kernel here: DSR_ERR_UNSUPPORTED_KERNEL if it has none. */
 dsr_status dsri_encoder_append(dsr_encoder *encoder, dsri_op op, uint32_t n_rows, const void *plan, size_t plan_bytes,
                                const dsri_ranges *ranges);
+/* What the owner of an encoder does just before a replay. Returns a literal that says why it may not run, or null. */
+typedef const char *dsri_replay_guard(void *owner);
+/* Every replay until the next reset asks `guard` first. */
+void dsri_encoder_guard_replays(dsr_encoder *encoder, dsri_replay_guard *guard, void *owner);
 
 #endif

@@ -20,6 +20,8 @@ struct dsr_encoder {
     int is_submitted;
     int is_in_flight;
     const char *lost_memory; /* what became of a buffer under a command, so that no run may use it; null: nothing */
+    dsri_replay_guard *replay_guard; /* null: none */
+    void *replay_owner;
 };
 
 enum { DSRI_HAZARD_READ_AFTER_WRITE = 1, DSRI_HAZARD_WRITE_AFTER_READ = 2, DSRI_HAZARD_WRITE_AFTER_WRITE = 4 };

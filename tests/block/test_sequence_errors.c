@@ -337,6 +337,58 @@ static void replays(void **state)
     }
 }
 
+/* Replays the step of a sequence that was where `plain` is now. */
+static void replay_again(block_fixture *f, dsr_sequence *sequence, uint32_t n_tokens, const dsr_sequence *plain)
+{
+    dsr_encoder *encoder = dsr_attention_encoder(f->layer);
+    const int has_states = f->config.kind != DSR_LAYER_WINDOW;
+    for (uint32_t n = 0; n < n_tokens; n++) {
+        block_state before = block_save(sequence);
+        assert_status(dsr_encoder_replay(encoder), DSR_ERR_STATE);
+        expect_text(f, "encoder: replay of a step: a sequence is not where the step began");
+        block_assert_unchanged(sequence, &before);
+        assert_ok(dsr_sequence_truncate(sequence, 1));
+    }
+    for (int again = 0; again < 2; again++) {
+        block_state same = block_save(plain);
+        assert_ok(dsr_encoder_replay(encoder));
+        assert_ok(dsr_encoder_wait(encoder));
+        block_assert_unchanged(sequence, &same);
+        assert_status(dsr_encoder_replay(encoder), has_states ? DSR_ERR_STATE : DSR_OK);
+        if (has_states)
+            expect_text(f, "encoder: replay of a step: a sequence has the states of another run");
+        if (again == 0)
+            assert_ok(dsr_sequence_truncate(sequence, 0));
+    }
+}
+
+/* A replay of a step that the sequence has taken would compress other tokens into entries in use. After one that ran,
+ * a step goes on as if there had been none. */
+static void replays_in_place(void **state)
+{
+    const dsr_layer_kind kinds[] = {DSR_LAYER_WINDOW, DSR_LAYER_RATIO_4, DSR_LAYER_RATIO_128};
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint32_t position = kinds[i] == DSR_LAYER_RATIO_128 ? 126 : 30; /* the step completes an entry */
+        block_fixture f;
+        block_open(&f, kinds[i], NULL, NULL);
+        dsr_sequence *sequence = block_sequence(&f, 160), *plain = block_sequence(&f, 160);
+        assert_ok(block_prefill(&f, plain, position));
+        assert_ok(block_prefill(&f, sequence, position));
+        const dsr_step_entry entry = {sequence, position, 3};
+        const dsr_step_desc step = block_step(&f, 1, &entry);
+        assert_ok(dsr_attention_decode(f.layer, &step));
+        replay_again(&f, sequence, 3, plain);
+        assert_ok(block_prefill(&f, sequence, 20));
+        assert_ok(block_prefill(&f, plain, 20));
+        block_state same = block_save(plain);
+        block_assert_unchanged(sequence, &same);
+        dsr_sequence_destroy(sequence);
+        dsr_sequence_destroy(plain);
+        block_close(&f);
+    }
+}
+
 static void prefill_arguments(void **state)
 {
     step_fixture s;
@@ -712,6 +764,7 @@ int main(void)
         cmocka_unit_test(too_many_tokens),
         cmocka_unit_test(selections),
         cmocka_unit_test(replays),
+        cmocka_unit_test(replays_in_place),
         cmocka_unit_test(prefill_arguments),
         cmocka_unit_test(damaged_forms_of_every_kind),
         cmocka_unit_test(forms_of_other_layers),

@@ -238,6 +238,30 @@ static void truncation_after_a_broken_run(void **state)
     block_close(&f);
 }
 
+/* Whichever piece of a prefill breaks off, its selection and its commands go with it. */
+static void broken_piece_leaves_no_step(void **state)
+{
+    enum { N_TOKENS = 150 };
+    bad_runner runner = {0};
+    block_fixture f;
+    uint32_t entries[32], n_entries;
+    (void)state;
+    block_open(&f, DSR_LAYER_RATIO_4, run_tasks, &runner);
+    dsr_sequence *sequence = block_sequence(&f, 200);
+    assert_ok(block_prefill(&f, sequence, N_TOKENS));
+    assert_ok(dsr_attention_selection(f.layer, 0, entries, &n_entries));
+    const uint64_t n_calls = runner.n_calls;
+    for (uint64_t n = 3; n <= n_calls; n += n_calls / 7) {
+        assert_ok(dsr_sequence_reset(sequence));
+        runner = (bad_runner){.fail_at = n};
+        assert_status(block_prefill(&f, sequence, N_TOKENS), DSR_ERR_STATE);
+        assert_status(dsr_attention_selection(f.layer, 0, entries, &n_entries), DSR_ERR_STATE);
+        assert_status(dsr_encoder_replay(dsr_attention_encoder(f.layer)), DSR_ERR_STATE);
+    }
+    dsr_sequence_destroy(sequence);
+    block_close(&f);
+}
+
 static void assert_same_state(const dsr_sequence *a, const dsr_sequence *b)
 {
     block_state state = block_save(b);
@@ -289,9 +313,13 @@ static void deepest_truncations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allocations_of_a_layer), cmocka_unit_test(allocations),
-        cmocka_unit_test(failed_write_of_a_fork), cmocka_unit_test(runs_that_break_off),
-        cmocka_unit_test(steady_states),          cmocka_unit_test(truncation_after_a_broken_run),
+        cmocka_unit_test(allocations_of_a_layer),
+        cmocka_unit_test(allocations),
+        cmocka_unit_test(failed_write_of_a_fork),
+        cmocka_unit_test(runs_that_break_off),
+        cmocka_unit_test(steady_states),
+        cmocka_unit_test(truncation_after_a_broken_run),
+        cmocka_unit_test(broken_piece_leaves_no_step),
         cmocka_unit_test(deepest_truncations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
