@@ -27,6 +27,34 @@ static uint32_t *field_named(bench_shape *shape, const char *name)
     return NULL;
 }
 
+/* What an op takes besides rows. */
+static const struct {
+    struct {
+        const char *name;
+        uint32_t least;
+    } needed[2];
+    const char *optional[3];
+} parameters_of[BENCH_N_OPS] = {[BENCH_INDEXER] = {{{"context", 4}}, {"heads", "top_k", "page"}},
+                                [BENCH_TWO_PASS] = {{{"width", 1}}, {"heads", "page"}},
+                                [BENCH_FLASH] = {{{"width", 1}}, {"heads", "page"}},
+                                [BENCH_COMPRESSOR] = {{{"ratio", 1}, {"dim", 1}}, {NULL}},
+                                [BENCH_PROJECTION] = {{{"inputs", 1}, {"outputs", 1}}, {NULL}},
+                                [BENCH_CORE] = {{{"context", 4}}, {"heads", "top_k"}}};
+
+static int takes(bench_op op, const char *name)
+{
+    int found = strcmp(name, "rows") == 0;
+    for (int i = 0; i < 2; i++) {
+        const char *needed = parameters_of[op].needed[i].name;
+        found = found || (needed != NULL && strcmp(name, needed) == 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        const char *optional = parameters_of[op].optional[i];
+        found = found || (optional != NULL && strcmp(name, optional) == 0);
+    }
+    return found;
+}
+
 /* Why a line is no shape. */
 typedef struct shape_fault {
     char text[192];
@@ -94,6 +122,9 @@ static int parse_parameter(bench_shape *shape, char *word, shape_fault *f)
     if (field == NULL) {
         return fault(f, "there is no parameter '%.40s'", word);
     }
+    if (!takes(shape->op, word)) {
+        return fault(f, "%s: op %s takes none", word, op_names[shape->op]);
+    }
     if (!cli_parse_u64(value, most, &number)) {
         return fault(f, "%s=%.40s: needed is a number up to %llu", word, value, (unsigned long long)most);
     }
@@ -103,18 +134,13 @@ static int parse_parameter(bench_shape *shape, char *word, shape_fault *f)
 
 static int is_complete(const bench_shape *shape, shape_fault *f)
 {
-    static const char *const needed[BENCH_N_OPS][2] = {[BENCH_INDEXER] = {"context", NULL},
-                                                       [BENCH_TWO_PASS] = {"width", NULL},
-                                                       [BENCH_FLASH] = {"width", NULL},
-                                                       [BENCH_COMPRESSOR] = {"ratio", "dim"},
-                                                       [BENCH_PROJECTION] = {"inputs", "outputs"},
-                                                       [BENCH_CORE] = {"context", NULL}};
     bench_shape copy = *shape;
     const int is_plain = shape->format == DSR_FORMAT_BF16 && shape->page == 0;
-    dsr_cache_format bf16;
     for (int i = 0; i < 2; i++) {
-        if (needed[shape->op][i] != NULL && *field_named(&copy, needed[shape->op][i]) == 0) {
-            return fault(f, "op %s needs %s=N, N from 1 on", op_names[shape->op], needed[shape->op][i]);
+        const char *name = parameters_of[shape->op].needed[i].name;
+        const uint32_t least = parameters_of[shape->op].needed[i].least;
+        if (name != NULL && *field_named(&copy, name) < least) {
+            return fault(f, "op %s needs %s=N, N from %u on", op_names[shape->op], name, (unsigned)least);
         }
     }
     if (shape->rows == 0 || shape->rows > DSR_MAX_ROWS) {
@@ -122,9 +148,6 @@ static int is_complete(const bench_shape *shape, shape_fault *f)
     }
     if (!is_plain && shape->pattern != BENCH_RANDOM) {
         return fault(f, "pattern: packed and paged caches take random only");
-    }
-    if (!is_plain && !bench_parse_format(shape->op, "bf16", &bf16)) {
-        return fault(f, "page: op %s has no pages", op_names[shape->op]);
     }
     return 1;
 }
@@ -142,6 +165,9 @@ static int parse_op(bench_shape *shape, const char *word, shape_fault *f)
 /* 1 for a shape, 0 for an empty line, -1 for a bad one. */
 static int parse_line(char *line, bench_shape *shape, shape_fault *f)
 {
+    enum { MAX_PARAMETERS = 16 }; /* more than there are names */
+    const char *given[MAX_PARAMETERS];
+    size_t n_given = 0;
     char *rest = NULL;
     memset(shape, 0, sizeof *shape);
     shape->heads = 64;
@@ -162,6 +188,13 @@ static int parse_line(char *line, bench_shape *shape, shape_fault *f)
         if (!parse_parameter(shape, word, f)) {
             return -1;
         }
+        for (size_t i = 0; i < n_given; i++) {
+            if (strcmp(given[i], word) == 0) { /* the name alone is left of the word */
+                fault(f, "%s is given twice", word);
+                return -1;
+            }
+        }
+        given[n_given++] = word;
     }
     return is_complete(shape, f) ? 1 : -1;
 }

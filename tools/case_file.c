@@ -1,9 +1,11 @@
 #include "case_file.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { NAME_BYTES = 64, TEXT_BYTES = 128, MAX_OUTPUTS = 3 * DSR_MAX_ROWS };
 
@@ -75,6 +77,74 @@ static int64_t row_number(const char *tensor_name, const char *name)
     return (int64_t)row;
 }
 
+/* Whether a tensor is called NAME but for the case of letters and a number behind it. */
+static int resembles(const char *tensor_name, const char *name)
+{
+    const size_t length = strlen(name);
+    if (strncasecmp(tensor_name, name, length) != 0) {
+        return 0;
+    }
+    const char *rest = tensor_name + length;
+    rest += *rest != '\0' && strchr("._-", *rest) != NULL;
+    return rest[strspn(rest, "0123456789")] == '\0';
+}
+
+static int has_row_name(const char *tensor_name, const case_names *names)
+{
+    for (size_t n = 0; names->rows[n] != NULL; n++) {
+        if (row_number(tensor_name, names->rows[n]) >= 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int has_whole_name(const char *tensor_name, const case_names *names)
+{
+    for (size_t n = 0; names->whole[n] != NULL; n++) {
+        if (strcmp(tensor_name, names->whole[n]) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void check_name(case_file *c, const char *tensor_name, const case_names *names)
+{
+    if (has_row_name(tensor_name, names) || has_whole_name(tensor_name, names)) {
+        return;
+    }
+    for (size_t n = 0; names->rows[n] != NULL; n++) {
+        const char *name = names->rows[n];
+        const size_t length = strlen(name);
+        const int is_of_row = strncmp(tensor_name, name, length) == 0 && tensor_name[length] == '.';
+        if (is_of_row || resembles(tensor_name, name)) {
+            case_fail(c, CLI_BAD_INPUT, "tensor %s: needed is %s.R, R the number of a row without leading zeros",
+                      tensor_name, name);
+        }
+    }
+    for (size_t n = 0; names->whole[n] != NULL; n++) {
+        if (resembles(tensor_name, names->whole[n])) {
+            case_fail(c, CLI_BAD_INPUT, "tensor %s: needed is %s, one for all rows", tensor_name, names->whole[n]);
+        }
+    }
+}
+
+static int is_behind(const char *prefix, const char *tensor_name)
+{
+    return *prefix != '\0' && strncmp(tensor_name, prefix, strlen(prefix)) == 0;
+}
+
+void case_check_names(case_file *c, const case_names *names, const char *prefix)
+{
+    for (size_t i = 0; c->code == CLI_DONE && i < st_n_tensors(c->file); i++) {
+        const char *tensor_name = st_tensor_at(c->file, i)->name;
+        if (!is_behind(prefix, tensor_name)) {
+            check_name(c, tensor_name, names);
+        }
+    }
+}
+
 static void take_rows(case_file *c, int64_t highest, const uint32_t *only, uint32_t n_only)
 {
     for (uint32_t i = 0; i < n_only; i++) {
@@ -112,29 +182,16 @@ void case_find_rows(case_file *c, const char *const *names, const uint32_t *only
     }
 }
 
-static void check_row_name(case_file *c, const char *tensor_name, const char *name)
+void case_check_rows(case_file *c, const char *const *names, const char *prefix)
 {
-    const size_t length = strlen(name);
-    if (strncmp(tensor_name, name, length) != 0 || tensor_name[length] != '.') {
-        return;
-    }
-    const int64_t row = row_number(tensor_name, name);
-    if (row < 0) {
-        case_fail(c, CLI_BAD_INPUT, "tensor %s: needed after %s. is the number of a row, without leading zeros",
-                  tensor_name, name);
-    } else if (row >= c->n_rows) {
-        case_fail(c, CLI_BAD_INPUT, "tensor %s: there is no row %lld, the last one is %u", tensor_name, (long long)row,
-                  (unsigned)(c->n_rows - 1));
-    }
-}
-
-void case_check_row_names(case_file *c, const char *const *names, const char *prefix)
-{
-    for (size_t i = 0; i < st_n_tensors(c->file) && c->code == CLI_DONE; i++) {
+    for (size_t i = 0; c->code == CLI_DONE && i < st_n_tensors(c->file); i++) {
         const char *tensor_name = st_tensor_at(c->file, i)->name;
-        const int is_others = *prefix != '\0' && strncmp(tensor_name, prefix, strlen(prefix)) == 0;
-        for (size_t n = 0; names[n] != NULL && !is_others; n++) {
-            check_row_name(c, tensor_name, names[n]);
+        for (size_t n = 0; names[n] != NULL && !is_behind(prefix, tensor_name); n++) {
+            const int64_t row = row_number(tensor_name, names[n]);
+            if (row >= c->n_rows) {
+                case_fail(c, CLI_BAD_INPUT, "tensor %s: there is no row %lld, the last one is %u", tensor_name,
+                          (long long)row, (unsigned)(c->n_rows - 1));
+            }
         }
     }
 }
@@ -225,22 +282,59 @@ const st_tensor *case_optional_row_tensor(case_file *c, const char *name, uint32
     return case_optional_tensor(c, full_name, shape);
 }
 
-float case_f32(const st_tensor *tensor)
+float case_f32_at(const st_tensor *tensor, uint64_t i)
 {
-    float value = 0;
-    if (tensor->n_bytes >= sizeof value) {
-        memcpy(&value, tensor->data, sizeof value);
-    }
+    float value;
+    memcpy(&value, (const char *)tensor->data + i * sizeof value, sizeof value);
+    return value;
+}
+
+int32_t case_i32_at(const st_tensor *tensor, uint64_t i)
+{
+    int32_t value;
+    memcpy(&value, (const char *)tensor->data + i * sizeof value, sizeof value);
     return value;
 }
 
 int32_t case_i32(const st_tensor *tensor)
 {
-    int32_t value = 0;
-    if (tensor->n_bytes >= sizeof value) {
-        memcpy(&value, tensor->data, sizeof value);
+    return tensor->n_elements == 0 ? 0 : case_i32_at(tensor, 0);
+}
+
+float case_positive_f32(case_file *c, const st_tensor *tensor)
+{
+    const float value = tensor->n_elements == 0 ? 0 : case_f32_at(tensor, 0);
+    if (!(isfinite(value) && value > 0)) {
+        case_bad_value(c, tensor, "%g given, needed is a finite number above 0", (double)value);
     }
     return value;
+}
+
+/* "[3, 7]": the place of an element of a tensor of one or two dimensions. */
+static void describe_place(const st_tensor *tensor, uint64_t i, char text[TEXT_BYTES])
+{
+    const unsigned long long columns = tensor->shape[tensor->n_dims - 1];
+    if (tensor->n_dims == 1) {
+        snprintf(text, TEXT_BYTES, "[%llu]", (unsigned long long)i);
+    } else {
+        snprintf(text, TEXT_BYTES, "[%llu, %llu]", i / columns, i % columns);
+    }
+}
+
+void case_check_numbers(case_file *c, const st_tensor *tensor, int may_leave_out)
+{
+    char place[TEXT_BYTES];
+    for (uint64_t i = 0; i < tensor->n_elements && c->code == CLI_DONE; i++) {
+        const float value = case_f32_at(tensor, i);
+        if (!isfinite(value) && !(may_leave_out && value < 0)) {
+            describe_place(tensor, i, place);
+            case_bad_value(c, tensor, "element %s is %s, needed is a finite number%s", place,
+                           isnan(value)  ? "nan"
+                           : (value > 0) ? "inf"
+                                         : "-inf",
+                           may_leave_out ? " or -inf" : "");
+        }
+    }
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------- */

@@ -26,15 +26,24 @@ typedef struct case_shape {
     const char *letters[2];
 } case_shape;
 
+/* Names of tensors, each list ended by a null. */
+typedef struct case_names {
+    const char *const *rows;  /* NAME.R for row R */
+    const char *const *whole; /* NAME: of the whole case */
+} case_names;
+
 void case_open(case_file *c, const cli_command *command, const char *path);
 void case_close(case_file *c);
 
+/* Refuses a tensor that would be left out of the case because its name is not quite one of these: in other letters,
+ * with a number that is none of a row, without one, or with one where none belongs. Tensors behind `prefix` are others'
+ * and left alone, unless it is empty. */
+void case_check_names(case_file *c, const case_names *names, const char *prefix);
 /* Sets the rows: `only` as given (n_only numbers), or, where n_only is 0, rows 0 to the highest number found behind one
  * of the names (ended by a null). */
 void case_find_rows(case_file *c, const char *const *names, const uint32_t *only, uint32_t n_only);
-/* Once the rows are found: refuses a tensor whose name begins as one of the names and a dot without being NAME.R for a
- * row. Tensors behind `prefix` are others' and left alone, unless it is empty. */
-void case_check_row_names(case_file *c, const char *const *names, const char *prefix);
+/* Once rows 0 to the last are found: refuses a tensor NAME.R, NAME being one of the names, of a later row. */
+void case_check_rows(case_file *c, const char *const *names, const char *prefix);
 
 /* Tensor of the whole case. */
 const st_tensor *case_tensor(case_file *c, const char *name, case_shape shape);
@@ -43,9 +52,14 @@ const st_tensor *case_row_tensor(case_file *c, const char *name, uint32_t index,
 /* Null if there is none. */
 const st_tensor *case_optional_tensor(case_file *c, const char *name, case_shape shape);
 const st_tensor *case_optional_row_tensor(case_file *c, const char *name, uint32_t index, case_shape shape);
-/* Only or first element of a tensor. */
-float case_f32(const st_tensor *tensor);
+float case_f32_at(const st_tensor *tensor, uint64_t i);
+int32_t case_i32_at(const st_tensor *tensor, uint64_t i);
+/* Only or first element of a tensor; 0 where it stands in for one that is missing. */
 int32_t case_i32(const st_tensor *tensor);
+/* The only element, which must be finite and above 0. */
+float case_positive_f32(case_file *c, const st_tensor *tensor);
+/* Refuses elements of an F32 tensor that are not finite, or, where some may be left out, neither that nor -inf. */
+void case_check_numbers(case_file *c, const st_tensor *tensor, int may_leave_out);
 /* Notes a failure and how to exit, with a message "FILE: ...", unless there is one already. */
 void case_fail(case_file *c, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Notes a bad value of a tensor: "tensor NAME.R ..." */

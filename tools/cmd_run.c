@@ -156,7 +156,8 @@ static int run(int argc, char **argv)
     code = s.code;
     if (code == CLI_DONE) {
         case_open(&c, &cli_run, o.in);
-        case_find_rows(&c, o.op->row_names, o.only, o.n_only);
+        case_check_names(&c, &o.op->names, "");
+        case_find_rows(&c, o.op->names.rows, o.only, o.n_only);
         if (c.code == CLI_DONE) {
             o.op->run(&c, &s);
         }

@@ -79,13 +79,21 @@ static void read_record(case_file *c, const decoder *d, request *q, uint32_t r)
     if (q->recorded == NULL && q->recorded_last != NULL) {
         case_bad_value(c, q->recorded_last, "tensor y.decode.%u is missing", (unsigned)c->rows[r]);
     }
+    if (q->recorded != NULL) {
+        case_check_numbers(c, q->recorded, 0);
+    }
+    if (q->recorded_last != NULL) {
+        case_check_numbers(c, q->recorded_last, 0);
+    }
 }
 
 static void read_requests(case_file *c, const layer_file *layer, decoder *d, int uses_record)
 {
     static const char *const inputs[] = {"x", NULL}, *const all[] = {"x", "y.decode", "y.prefill_last", NULL};
+    static const case_names names = {all, &all[sizeof all / sizeof all[0] - 1]};
+    case_check_names(c, &names, layer->prefix);
     case_find_rows(c, inputs, NULL, 0);
-    case_check_row_names(c, all, layer->prefix);
+    case_check_rows(c, all, layer->prefix);
     for (uint32_t r = 0; r < c->n_rows && c->code == CLI_DONE; r++) {
         request *q = &d->requests[r];
         const st_tensor *x = case_row_tensor(c, "x", r, (case_shape){"BF16", 2, {0, d->hidden_size}, {"tokens", NULL}});
@@ -109,18 +117,11 @@ static const unsigned char *row_of(const decoder *d, const request *q, uint32_t 
 
 /* ---- errors ------------------------------------------------------------------------------------------------ */
 
-static float f32_at(const st_tensor *tensor, uint64_t i)
-{
-    float value;
-    memcpy(&value, (const char *)tensor->data + i * sizeof value, sizeof value);
-    return value;
-}
-
 static double root_mean_square(const st_tensor *tensor)
 {
     double sum = 0;
     for (uint64_t i = 0; i < tensor->n_elements; i++) {
-        const double value = (double)f32_at(tensor, i);
+        const double value = (double)case_f32_at(tensor, i);
         sum += value * value;
     }
     return sqrt(sum / (double)tensor->n_elements);
@@ -150,7 +151,7 @@ static void note_row(decoder *d, request *q, decode_request *result, const st_te
     double *values = cli_allocate(2 * (size_t)d->hidden_size * sizeof *values), sum = 0;
     for (uint32_t i = 0; i < d->hidden_size; i++) {
         values[i] = (double)output[i];
-        values[d->hidden_size + i] = (double)f32_at(recorded, (uint64_t)row * d->hidden_size + i);
+        values[d->hidden_size + i] = (double)case_f32_at(recorded, (uint64_t)row * d->hidden_size + i);
         sum += near_tie_error(&values[i], &values[d->hidden_size + i], 1, rms);
     }
     q->sum_error += sum;
@@ -380,12 +381,15 @@ static void open_buffers(decoder *d)
     d->alone = cli_allocate(n_rows * d->hidden_size * sizeof(float));
 }
 
-/* 1 if done. Looking up tensors may end in a failure of the layer's file, which has been told then. */
-static int create_attention(decoder *d, layer_file *layer)
+/* A failure is that of the layer's file. Looking up tensors may end in one, which has been told then. */
+static void create_attention(decoder *d, layer_file *layer)
 {
     const dsr_status status =
         dsr_attention_create(d->s->context, &layer->config, layer_file_lookup, layer, layer->prefix, &d->attention);
-    return layer->owner->code == CLI_DONE && session_check(d->s, status);
+    if (status != DSR_OK) {
+        case_fail(layer->owner, cli_exit_code(status), "%s (%s)", dsr_context_error_text(d->s->context),
+                  dsr_status_name(status));
+    }
 }
 
 void decode_layer(case_file *c, session *s, layer_file *layer, uint32_t n_steps, int uses_record, decode_result *result)
@@ -396,7 +400,10 @@ void decode_layer(case_file *c, session *s, layer_file *layer, uint32_t n_steps,
     d->hidden_size = layer->config.hidden_size;
     d->n_steps = n_steps;
     read_requests(c, layer, d, uses_record);
-    if (c->code == CLI_DONE && create_attention(d, layer) &&
+    if (c->code == CLI_DONE) {
+        create_attention(d, layer);
+    }
+    if (c->code == CLI_DONE && layer->owner->code == CLI_DONE &&
         session_check(s, dsr_attention_get_config(d->attention, &d->config))) {
         result->n_requests = d->n_requests;
         open_buffers(d);

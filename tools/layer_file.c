@@ -209,11 +209,29 @@ static int has_group(const layer_file *layer, const char *group)
     return 0;
 }
 
+/* A main compressor of ratio 4 has two columns where one of ratio 128 has one. */
+static int has_wide_compressor(const layer_file *layer)
+{
+    static const struct {
+        const char *name;
+        uint32_t dimension;
+    } sizes[] = {{"compressor.kv_proj.weight", 0}, {"compressor.gate_proj.weight", 0}, {"compressor.position_bias", 1}};
+    char name[sizeof layer->prefix + 32];
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        snprintf(name, sizeof name, "%s%s", layer->prefix, sizes[i].name);
+        const st_tensor *tensor = st_find(layer->owner->file, name);
+        if (tensor != NULL && tensor->n_dims == 2 && tensor->shape[sizes[i].dimension] == 2 * DSR_HEAD_DIM) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static dsr_layer_kind kind_of_tensors(const layer_file *layer)
 {
-    return has_group(layer, "compressor.indexer.") ? DSR_LAYER_RATIO_4
-           : has_group(layer, "compressor.")       ? DSR_LAYER_RATIO_128
-                                                   : DSR_LAYER_WINDOW;
+    return !has_group(layer, "compressor.")                                        ? DSR_LAYER_WINDOW
+           : has_group(layer, "compressor.indexer.") || has_wide_compressor(layer) ? DSR_LAYER_RATIO_4
+                                                                                   : DSR_LAYER_RATIO_128;
 }
 
 /* The N of a prefix such as "model.layers.N.self_attn."; -1 where it has none. */
@@ -260,26 +278,61 @@ static int kind_of_type(const json_t *type, dsr_layer_kind *kind)
     return 0;
 }
 
+/* The kind that a configuration's list gives the layer of a number. */
+static void take_listed_kind(case_file *c, const char *list_key, const json_t *list, size_t number, layer_file *layer)
+{
+    char key[32];
+    const dsr_layer_kind shown = kind_of_tensors(layer);
+    const json_t *type = json_array_get(list, number);
+    dsr_layer_kind *kind = &layer->config.kind;
+    snprintf(key, sizeof key, "%s[%zu]", list_key, number);
+    if (type == NULL || !kind_of_type(type, kind)) {
+        bad_config(c, key, type, "%s", strcmp(list_key, "layer_types") == 0 ? type_names : "0, 4 or 128");
+    } else if (*kind != shown && *kind != DSR_LAYER_RATIO_4 && shown != DSR_LAYER_WINDOW) {
+        bad_config(c, key, type, "%s: the layer has tensors of that", type_of_kind(shown));
+    }
+}
+
+/* The kind that the tensors show, which must be one of the list's, if there is a list. A layer of the window alone
+ * shows by what it does not have: where the list does not leave that as the only kind, it is said. */
+static void take_shown_kind(case_file *c, const char *list_key, const json_t *list, layer_file *layer)
+{
+    const dsr_layer_kind shown = kind_of_tensors(layer);
+    size_t i, n_same = 0;
+    json_t *type;
+    json_array_foreach(list, i, type)
+    {
+        dsr_layer_kind kind;
+        n_same += kind_of_type(type, &kind) && kind == shown;
+    }
+    layer->config.kind = shown;
+    if (list != NULL && n_same == 0 && shown == DSR_LAYER_WINDOW) {
+        case_fail(c, CLI_BAD_INPUT, "tensor %scompressor.kv_proj.weight is missing: by %s no layer is without it",
+                  layer->prefix, list_key);
+    } else if (list != NULL && n_same == 0) {
+        bad_config(c, list_key, list, "a list with %s: the layer has tensors of that", type_of_kind(shown));
+    } else if (shown == DSR_LAYER_WINDOW && (list == NULL || n_same < json_array_size(list))) {
+        cli_error(c->command,
+                  "%s: note: taken for a layer of the window alone: there is no tensor %scompressor.*, and that prefix "
+                  "has no layer number to look up",
+                  c->path, layer->prefix);
+    }
+}
+
 /* The configuration's layer_types, or compress_ratios in older ones, say what a layer is whose number the prefix holds;
  * otherwise its tensors show it. */
 static void find_kind(case_file *c, const json_t *config, layer_file *layer)
 {
-    char key[32];
-    const dsr_layer_kind shown = kind_of_tensors(layer);
     const int number_of_layer = layer_number(layer->prefix);
-    const int has_types = is_given(json_object_get(config, "layer_types"));
-    const char *list_key = has_types ? "layer_types" : "compress_ratios";
-    const json_t *list = json_object_get(config, list_key);
-    const json_t *type = number_of_layer < 0 ? NULL : json_array_get(list, (size_t)number_of_layer);
-    dsr_layer_kind *kind = &layer->config.kind;
-    *kind = shown;
-    snprintf(key, sizeof key, "%s[%d]", list_key, number_of_layer);
-    if (is_given(list) && !json_is_array(list)) {
+    const char *list_key = is_given(json_object_get(config, "layer_types")) ? "layer_types" : "compress_ratios";
+    const json_t *given = json_object_get(config, list_key);
+    const json_t *list = is_given(given) ? given : NULL;
+    if (list != NULL && !json_is_array(list)) {
         bad_config(c, list_key, list, "a list");
-    } else if (type != NULL && !kind_of_type(type, kind)) {
-        bad_config(c, key, type, "%s", has_types ? type_names : "0, 4 or 128");
-    } else if (*kind != shown && *kind != DSR_LAYER_RATIO_4 && shown != DSR_LAYER_WINDOW) {
-        bad_config(c, key, type, "%s: the layer has tensors of that", type_of_kind(shown));
+    } else if (list != NULL && number_of_layer >= 0) {
+        take_listed_kind(c, list_key, list, (size_t)number_of_layer, layer);
+    } else {
+        take_shown_kind(c, list_key, list, layer);
     }
 }
 

@@ -3,10 +3,12 @@
 #include "joint.h"
 #include "sha256.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { TOP_K = 512, RATIO = 4 };
 
@@ -30,20 +32,6 @@ typedef struct results {
 } results;
 
 /* ---- values ------------------------------------------------------------------------------------------------ */
-
-static double f32_at(const st_tensor *tensor, uint64_t i)
-{
-    float value;
-    memcpy(&value, (const char *)tensor->data + i * sizeof value, sizeof value);
-    return (double)value;
-}
-
-static int32_t i32_at(const st_tensor *tensor, uint64_t i)
-{
-    int32_t value;
-    memcpy(&value, (const char *)tensor->data + i * sizeof value, sizeof value);
-    return value;
-}
 
 static double bf16_value(uint16_t x)
 {
@@ -105,6 +93,7 @@ static void read_attention(case_file *c, operands *o)
         n_heads = q->shape[0];
         o->expected[r] =
             case_row_tensor(c, "sparse.expected", r, (case_shape){"F32", 2, {n_heads, DSR_HEAD_DIM}, {"H", NULL}});
+        case_check_numbers(c, o->expected[r], 0);
         o->two_pass[r] = (attention_row){
             .q = q->data, .kv = kv->data, .kv_len = kv->shape[0], .indices = exact->data, .width = exact->shape[0]};
         o->flash[r] = o->two_pass[r];
@@ -113,7 +102,7 @@ static void read_attention(case_file *c, operands *o)
     }
     const st_tensor *sinks = case_tensor(c, "sparse.sinks", (case_shape){"F32", 1, {n_heads}, {"H"}});
     const st_tensor *scale = case_tensor(c, "sparse.scale", (case_shape){"F32", 1, {1}, {NULL}});
-    o->attention = (attention_shared){0, (uint32_t)n_heads, case_f32(scale), sinks->data};
+    o->attention = (attention_shared){0, (uint32_t)n_heads, case_positive_f32(c, scale), sinks->data};
 }
 
 static void read_indexer(case_file *c, operands *o)
@@ -128,6 +117,7 @@ static void read_indexer(case_file *c, operands *o)
             case_row_tensor(c, "indexer.k", r, (case_shape){"BF16", 2, {0, DSR_INDEX_DIM}, {"n", NULL}});
         const st_tensor *start_pos = case_row_tensor(c, "indexer.start_pos", r, one_i32);
         o->scores[r] = case_row_tensor(c, "indexer.scores", r, (case_shape){"F32", 1, {keys->shape[0]}, {"n"}});
+        case_check_numbers(c, o->scores[r], 1);
         o->top_k[r] = case_row_tensor(c, "indexer.top512", r, (case_shape){"I32", 1, {TOP_K}, {NULL}});
         if (case_i32(start_pos) < 0) {
             case_bad_value(c, start_pos, "%d given, needed is a position from 0 on", (int)case_i32(start_pos));
@@ -217,7 +207,7 @@ static double row_exact_allowance(const operands *o, const attention_row *row)
 static void compare_attention(const st_tensor *expected, const uint16_t *output, double row_exact, replay_error *error)
 {
     for (uint64_t i = 0; i < expected->n_elements; i++) {
-        const double value = f32_at(expected, i);
+        const double value = (double)case_f32_at(expected, i);
         const double allowed =
             row_exact > 0 ? ldexp(fabs(value), -8) + row_exact : 0.5 * bf16_unit(value) + REPLAY_ATTENTION_TOLERANCE;
         note_error(error, bf16_value(output[i]), value, allowed);
@@ -230,14 +220,14 @@ static void compare_top_k(const operands *o, uint32_t r, const int32_t *indices,
 {
     const int64_t n_keys = (int64_t)o->keys[r].kv_len;
     for (uint32_t i = 0; i < TOP_K; i++) {
-        const int32_t recorded = i32_at(o->top_k[r], i), ours = indices[i];
+        const int32_t recorded = case_i32_at(o->top_k[r], i), ours = indices[i];
         request->n_selected += ours != -1;
         if (recorded == ours) {
             continue;
         }
         const int comparable = recorded >= 0 && ours >= 0 && recorded < n_keys && ours < n_keys;
-        if (comparable && fabs(f32_at(o->scores[r], (uint64_t)recorded) - f32_at(o->scores[r], (uint64_t)ours)) <=
-                              2 * REPLAY_SCORE_TOLERANCE) {
+        if (comparable && fabs((double)case_f32_at(o->scores[r], (uint64_t)recorded) -
+                               (double)case_f32_at(o->scores[r], (uint64_t)ours)) <= 2 * REPLAY_SCORE_TOLERANCE) {
             request->n_near_ties++;
         } else {
             request->n_wrong++;
@@ -257,7 +247,8 @@ static void compare_request(const session *s, const operands *o, uint32_t r, con
     request->two_pass_width = o->two_pass[r].width;
     request->flash_width = o->flash[r].width;
     for (uint64_t t = 0; t < request->n_keys; t++) {
-        note_error(&request->scores, (double)joint->scores[r][t], f32_at(o->scores[r], t), REPLAY_SCORE_TOLERANCE);
+        note_error(&request->scores, (double)joint->scores[r][t], (double)case_f32_at(o->scores[r], t),
+                   REPLAY_SCORE_TOLERANCE);
     }
     compare_top_k(o, r, joint->indices[r], request);
     compare_attention(o->expected[r], joint->two_pass[r], row_exact, &request->two_pass);
@@ -310,21 +301,29 @@ typedef struct recorded_tokens {
     const st_tensor *expected;
 } recorded_tokens;
 
-static const st_tensor *compressor_tensor(case_file *c, uint32_t ratio, uint32_t dim, const char *name,
+enum { N_COMPRESSOR_PARTS = 5, COMPRESSOR_NAME_BYTES = 64 };
+
+/* With an empty part: what the names of all parts begin with. */
+static void name_compressor_tensor(uint32_t ratio, uint32_t dim, const char *part, char name[COMPRESSOR_NAME_BYTES])
+{
+    snprintf(name, COMPRESSOR_NAME_BYTES, "compressor.r%ud%u.%s", (unsigned)ratio, (unsigned)dim, part);
+}
+
+static const st_tensor *compressor_tensor(case_file *c, uint32_t ratio, uint32_t dim, const char *part,
                                           case_shape shape)
 {
-    char full_name[64];
-    snprintf(full_name, sizeof full_name, "compressor.r%ud%u.%s", (unsigned)ratio, (unsigned)dim, name);
+    char full_name[COMPRESSOR_NAME_BYTES];
+    name_compressor_tensor(ratio, dim, part, full_name);
     return case_tensor(c, full_name, shape);
 }
 
 /* Whether the file has anything of a compressor shape: a record of few requests has none. */
 static int is_recorded(const case_file *c, uint32_t ratio, uint32_t dim)
 {
-    char prefix[64];
-    const int length = snprintf(prefix, sizeof prefix, "compressor.r%ud%u.", (unsigned)ratio, (unsigned)dim);
+    char prefix[COMPRESSOR_NAME_BYTES];
+    name_compressor_tensor(ratio, dim, "", prefix);
     for (size_t i = 0; i < st_n_tensors(c->file); i++) {
-        if (strncmp(st_tensor_at(c->file, i)->name, prefix, (size_t)length) == 0) {
+        if (strncmp(st_tensor_at(c->file, i)->name, prefix, strlen(prefix)) == 0) {
             return 1;
         }
     }
@@ -332,14 +331,21 @@ static int is_recorded(const case_file *c, uint32_t ratio, uint32_t dim)
 }
 
 /* The norm's epsilon in the recorded configuration; the published models' where there is none. */
-static float recorded_epsilon(const case_file *c)
+static float recorded_epsilon(case_file *c)
 {
     const char *text = st_metadata(c->file, "config");
-    json_t *config = text == NULL ? NULL : json_loads(text, 0, NULL);
-    const json_t *epsilon = json_object_get(config, "rms_norm_eps");
-    const float value = json_is_real(epsilon) ? (float)json_real_value(epsilon) : 1e-6f;
+    json_error_t error;
+    json_t *config = text == NULL ? json_object() : json_loads(text, 0, &error);
+    const json_t *given = json_object_get(config, "rms_norm_eps");
+    const double value = given == NULL || json_is_null(given) ? 1e-6 : json_number_value(given);
+    if (config == NULL) {
+        case_fail(c, CLI_BAD_INPUT, "metadata config is not JSON: byte %d: %s", error.position, error.text);
+    } else if (!(value >= (double)FLT_MIN && value <= (double)FLT_MAX)) {
+        case_fail(c, CLI_BAD_INPUT, "metadata config: rms_norm_eps is not a number from %.2g to %.2g", (double)FLT_MIN,
+                  (double)FLT_MAX);
+    }
     json_decref(config);
-    return value;
+    return (float)value;
 }
 
 static recorded_tokens read_compressor(case_file *c, uint32_t ratio, uint32_t dim)
@@ -350,6 +356,7 @@ static recorded_tokens read_compressor(case_file *c, uint32_t ratio, uint32_t di
     t.score = compressor_tensor(c, ratio, dim, "score", (case_shape){"F32", 2, {t.kv->shape[0], width}, {"T", NULL}});
     t.expected = compressor_tensor(c, ratio, dim, "expected",
                                    (case_shape){"F32", 2, {t.kv->shape[0] / ratio, dim}, {"T div ratio", NULL}});
+    case_check_numbers(c, t.expected, 0);
     t.shared.ape = compressor_tensor(c, ratio, dim, "ape", (case_shape){"F32", 2, {ratio, width}, {NULL}})->data;
     t.shared.norm = compressor_tensor(c, ratio, dim, "norm", (case_shape){"F32", 1, {dim}, {NULL}})->data;
     return t;
@@ -382,7 +389,7 @@ static void compare_compressor_row(session *s, const recorded_tokens *t, const c
     allocate_compressor_row(&t->shared, &alone);
     alone_compressor(s, &t->shared, &alone);
     for (size_t i = 0; i < output_bytes / sizeof(uint16_t); i++) {
-        const double expected = f32_at(t->expected, i);
+        const double expected = (double)case_f32_at(t->expected, i);
         const int32_t steps = abs(bf16_place(joint->output[i]) - bf16_place(round_to_bf16((float)expected)));
         note_error(&result->error, bf16_value(joint->output[i]), expected, bf16_unit(expected));
         result->largest_steps = (uint32_t)steps > result->largest_steps ? (uint32_t)steps : result->largest_steps;
@@ -428,14 +435,44 @@ static void replay_compressor_shape(case_file *c, session *s, uint32_t n_rows, r
 
 /* ------------------------------------------------------------------------------------------------------------ */
 
+static const char *const row_names[] = {"sparse.q",        "sparse.kv",         "sparse.indices", "sparse.indices640",
+                                        "sparse.expected", "indexer.q",         "indexer.k",      "indexer.weights",
+                                        "indexer.scores",  "indexer.start_pos", "indexer.top512", NULL};
+static const char *const whole_names[] = {"sparse.sinks", "sparse.scale", NULL};
+
+/* A compressor's tensor of another name would be left out, and the compressor with it where all are. */
+static void check_compressor_names(case_file *c)
+{
+    static const char begin[] = "compressor.";
+    static const char *const parts[N_COMPRESSOR_PARTS] = {"kv", "score", "expected", "ape", "norm"};
+    for (size_t i = 0; c->code == CLI_DONE && i < st_n_tensors(c->file); i++) {
+        const char *name = st_tensor_at(c->file, i)->name;
+        int is_known = strncasecmp(name, begin, sizeof begin - 1) != 0;
+        for (size_t k = 0; k < REPLAY_N_COMPRESSORS * N_COMPRESSOR_PARTS && !is_known; k++) {
+            char known[COMPRESSOR_NAME_BYTES];
+            name_compressor_tensor(shapes[k / N_COMPRESSOR_PARTS].ratio, shapes[k / N_COMPRESSOR_PARTS].dim,
+                                   parts[k % N_COMPRESSOR_PARTS], known);
+            is_known = strcmp(name, known) == 0;
+        }
+        if (!is_known) {
+            case_fail(c, CLI_BAD_INPUT,
+                      "tensor %s: needed is compressor.rXdY.kv, .score, .expected, .ape or .norm, where (X, Y) is "
+                      "(4, 128), (4, 512) or (128, 512)",
+                      name);
+        }
+    }
+}
+
 void replay_all(case_file *c, session *s, replay_result *result)
 {
-    static const char *const names[] = {"sparse.q", "indexer.q", NULL};
+    static const case_names names = {row_names, whole_names};
     operands *o = cli_allocate(sizeof *o);
     sha256 digest;
     *result = (replay_result){0};
     sha256_init(&digest);
-    case_find_rows(c, names, NULL, 0);
+    case_check_names(c, &names, "");
+    check_compressor_names(c);
+    case_find_rows(c, row_names, NULL, 0);
     read_attention(c, o);
     read_indexer(c, o);
     result->n_requests = c->n_rows;

@@ -29,11 +29,11 @@ static void run_attention(case_file *c, session *s, int flash)
     }
     const st_tensor *sinks = case_tensor(c, "sinks", (case_shape){"F32", 1, {n_heads}, {"H"}});
     const st_tensor *scale = case_tensor(c, "scale", (case_shape){"F32", 1, {1}, {NULL}});
+    const attention_shared shared = {flash, (uint32_t)n_heads, case_positive_f32(c, scale), sinks->data};
     for (uint32_t r = 0; r < c->n_rows; r++) {
         rows[r].output = case_row_output(c, "output", r, (case_shape){"BF16", 2, {n_heads, DSR_HEAD_DIM}, {NULL}});
     }
     if (c->code == CLI_DONE) {
-        const attention_shared shared = {flash, (uint32_t)n_heads, case_f32(scale), sinks->data};
         joint_attention(s, &shared, rows, c->n_rows);
     }
 }
@@ -149,7 +149,7 @@ static void read_compressor_shared(case_file *c, compressor_shared *shared)
         case_bad_value(c, ape, "ratio %llu and dim %llu (of norm) given, needed is (4, 128), (4, 512) or (128, 512)",
                        (unsigned long long)ratio, (unsigned long long)dim);
     }
-    *shared = (compressor_shared){(uint32_t)ratio, (uint32_t)dim, case_f32(epsilon), ape->data, norm->data};
+    *shared = (compressor_shared){(uint32_t)ratio, (uint32_t)dim, case_positive_f32(c, epsilon), ape->data, norm->data};
     case_tensor(c, "ape", (case_shape){"F32", 2, {ratio, compressor_token_elements(shared)}, {NULL}});
 }
 
@@ -199,17 +199,20 @@ static void run_gather(case_file *c, session *s)
 
 /* ------------------------------------------------------------------------------------------------------------ */
 
-static const char *const attention_names[] = {"q", "kv", "indices", "page_table", "kv_len", NULL};
-static const char *const indexer_names[] = {"q", "weights", "kv", "start_pos", "offset", "page_table", "kv_len", NULL};
-static const char *const compressor_names[] = {"kv", "score", NULL};
-static const char *const gather_names[] = {"source", NULL};
+#define NAMES(...)  ((const char *const[]){__VA_ARGS__, NULL})
+#define CACHE_ROWS  "kv", "page_table", "kv_len"
+#define CACHE_WHOLE "kv", "kv_format", "page_size"
 
 static const run_op ops[] = {
-    {"sparse-attention", attention_names, run_sparse_attention},
-    {"flash-attention", attention_names, run_flash_attention},
-    {"indexer", indexer_names, run_indexer},
-    {"compressor", compressor_names, run_compressor},
-    {"gather", gather_names, run_gather},
+    {"sparse-attention",
+     {NAMES(CACHE_ROWS, "q", "indices"), NAMES(CACHE_WHOLE, "sinks", "scale")},
+     run_sparse_attention},
+    {"flash-attention", {NAMES(CACHE_ROWS, "q", "indices"), NAMES(CACHE_WHOLE, "sinks", "scale")}, run_flash_attention},
+    {"indexer",
+     {NAMES(CACHE_ROWS, "q", "weights", "start_pos", "offset"), NAMES(CACHE_WHOLE, "top_k", "ratio")},
+     run_indexer},
+    {"compressor", {NAMES("kv", "score"), NAMES("ape", "norm", "epsilon")}, run_compressor},
+    {"gather", {NAMES("source"), (const char *const[]){NULL}}, run_gather},
 };
 
 const run_op *run_op_find(const char *name)

@@ -7,7 +7,7 @@
 
 typedef struct run_op {
     const char *name;
-    const char *const *row_names; /* per-row tensors, ended by a null */
+    case_names names;
     void (*run)(case_file *c, session *s);
 } run_op;
 

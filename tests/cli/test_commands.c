@@ -4,6 +4,7 @@
 #include "sha256.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "changed_file.h"
 
 #define DATA  DSR_SOURCE_DIR "/data/open_ops.safetensors"
 #define LAYER DSR_SOURCE_DIR "/data/layer_csa.safetensors"
@@ -109,7 +112,11 @@ static void bench_says_what_is_no_shape(void **state)
         {"indexer rows=1 context=256 format=fp8", "format=fp8: attention takes bf16 or fp8, indexer bf16 or fp4"},
         {"flash rows=1 width=64 format=fp4", "format=fp4: "},
         {"core rows=1 context=256 format=fp4", "format=fp4: "},
-        {"compressor rows=1 ratio=4 dim=128 page=64", "page: op compressor has no pages"},
+        {"compressor rows=1 ratio=4 dim=128 page=64", "page: op compressor takes none"},
+        {"flash rows=1 width=64 context=64", "context: op flash takes none"},
+        {"projection rows=1 inputs=64 outputs=64 heads=64", "heads: op projection takes none"},
+        {"flash rows=1 width=64 rows=2", "rows is given twice"},
+        {"indexer rows=1 context=3 format=fp4", "op indexer needs context=N, N from 4 on"},
         {"indexer rows=1 context=256 format=fp4 pattern=rising", "pattern: packed and paged caches take random only"},
     };
     char text[256];
@@ -344,6 +351,49 @@ static void replay_finds_a_wrong_record(void **state)
     command_free(&result);
 }
 
+static void replay_refuses_a_record_without_numbers(void **state)
+{
+    static const struct {
+        const char *name;
+        float value;
+        const char *text;
+    } cases[] = {
+        {"sparse.expected.3", NAN, "tensor sparse.expected.3: element [0, 0] is nan, needed is a finite"},
+        {"indexer.scores.5", INFINITY, "tensor indexer.scores.5: element [0] is inf, needed is a finite number or"},
+        {"compressor.r4d128.expected", -INFINITY, "tensor compressor.r4d128.expected: element [0, 0] is -inf"},
+        {"sparse.scale", NAN, "tensor sparse.scale: nan given, needed is a finite number above 0"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        command_result result = replay_changed(cases[i].name, &cases[i].value);
+        assert_int_equal(result.code, 2);
+        assert_non_null(strstr(result.err, cases[i].text));
+        command_free(&result);
+    }
+}
+
+/* A request, or a compressor, that would be left out because of a name. */
+static void replay_takes_every_tensor_or_none(void **state)
+{
+    static const char *const cases[][3] = {
+        {"\"sparse.q.7\"", "\"sparse.q.07\"", "tensor sparse.q.07: needed is sparse.q.R"},
+        {"\"indexer.top512.7\"", "\"indexer.Top512.7\"", "tensor indexer.Top512.7: needed is indexer.top512.R"},
+        {"\"indexer.top512.7\"", "\"indexer.top.7\"", "tensor indexer.top512.7 is missing"},
+        {"\"sparse.scale\"", "\"sparse.scale.0\"", "tensor sparse.scale.0: needed is sparse.scale, one for all rows"},
+        {"\"compressor.r4d128.", "\"compressor.r8d128.", "needed is compressor.rXdY.kv, .score, .expected, .ape or"},
+        {"\"compressor.r4d128.kv", "\"Compressor.r4d128.kv", "tensor Compressor.r4d128.kv: needed is compressor.rXdY"},
+        {"\\\"rms_norm_eps\\\": ", "\\\"rms_norm_eps\\\": -", "metadata config: rms_norm_eps is not a number from"},
+        {"\"config\":\"{", "\"config\":\"", "metadata config is not JSON: byte"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_changed_header(DATA, cases[i][0], cases[i][1]);
+        command_expect(2, cases[i][2], "replay changed.safetensors");
+    }
+    /* Requests 0 to 6 are whole: there would be a result. */
+    write_changed_header(DATA, ".q.7\"", ".other.7\"");
+    command_expect(2, "tensor sparse.q.7 is missing", "replay changed.safetensors");
+}
+
 static void help_is_on_standard_output(void **state)
 {
     static const char *const arguments[] = {"--help", "info --help", "run --help", "replay -h", "verify --help"};
@@ -461,6 +511,8 @@ int main(void)
         cmocka_unit_test(replay_gives_one_digest),
         cmocka_unit_test(replay_passes_row_exact),
         cmocka_unit_test(replay_finds_a_wrong_record),
+        cmocka_unit_test(replay_refuses_a_record_without_numbers),
+        cmocka_unit_test(replay_takes_every_tensor_or_none),
         cmocka_unit_test(help_is_on_standard_output),
         cmocka_unit_test(full_output_is_an_error),
         cmocka_unit_test(digest_is_sha256),

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "changed_record.h"
+#include "changed_file.h"
 
 #define LAYER DSR_SOURCE_DIR "/data/layer_csa.safetensors"
 
@@ -106,18 +106,34 @@ static void write_numbers(uint16_t input, float recorded)
         fail_msg("%s", message);
 }
 
-/* Zeros are what a layer gives for zeros, and no error; what is no number is an infinite one. */
+/* Zeros are what a layer gives for zeros, and no error; anything else is an infinite one beside them. */
 static void errors_are_numbers(void **state)
 {
     (void)state;
     write_numbers(0, 0);
     command_expect(0, "", "decode --model " LAYER " --requests numbers.safetensors");
-    write_numbers(0, NAN);
+    write_numbers(0x3f80, 0);
     command_result result = command_run("decode --model " LAYER " --requests numbers.safetensors");
     assert_int_equal(result.code, 1);
     assert_null(strstr(result.out, "nan"));
     assert_null(strstr(result.err, "nan"));
     assert_non_null(strstr(result.err, "the mean error is inf, at most 0.004 is right"));
+    command_free(&result);
+}
+
+/* No error can be told beside a record that is no number. */
+static void refuses_records_without_numbers(void **state)
+{
+    enum { STEP = 3, HIDDEN = 256 };
+    (void)state;
+    write_numbers(0, NAN);
+    command_expect(2, "numbers.safetensors: tensor y.decode.0: element [0, 0] is nan, needed is a finite number\n",
+                   "decode --model " LAYER " --requests numbers.safetensors");
+    write_short_requests();
+    write_changed_record("short.safetensors", 1, STEP * HIDDEN + 7, 1, INFINITY, "off.safetensors");
+    command_result result = command_run("decode --model " LAYER " --requests off.safetensors");
+    assert_int_equal(result.code, 2);
+    assert_non_null(strstr(result.err, "tensor y.decode.0: element [3, 7] is "));
     command_free(&result);
 }
 
@@ -168,38 +184,6 @@ static void table_is_text(void **state)
     command_free(&result);
 }
 
-/* A copy of a file to changed.safetensors, in the header of which every `text` is replaced by `other`. */
-static void write_changed_header(const char *path, const char *text, const char *other)
-{
-    enum { MOST_BYTES = 16 << 20 };
-    char *bytes = malloc(MOST_BYTES), *header = calloc(MOST_BYTES, 1);
-    FILE *from = fopen(path, "rb"), *to = fopen("changed.safetensors", "wb");
-    uint64_t n_header;
-    assert_true(bytes != NULL && header != NULL && from != NULL && to != NULL);
-    assert_int_equal(fread(&n_header, sizeof n_header, 1, from), 1);
-    assert_int_equal(fread(bytes, 1, n_header, from), n_header);
-    bytes[n_header] = '\0';
-    size_t used = 0, n_found = 0;
-    for (const char *at = bytes; *at != '\0';) {
-        const int is_found = strncmp(at, text, strlen(text)) == 0;
-        const size_t n = is_found ? strlen(other) : 1;
-        memcpy(header + used, is_found ? other : at, n);
-        at += is_found ? strlen(text) : 1;
-        used += n;
-        n_found += (size_t)is_found;
-    }
-    assert_true(n_found > 0);
-    n_header = used;
-    fwrite(&n_header, sizeof n_header, 1, to);
-    fwrite(header, 1, used, to);
-    const size_t n_data = fread(bytes, 1, MOST_BYTES, from);
-    assert_int_equal(fwrite(bytes, 1, n_data, to), n_data);
-    fclose(from);
-    assert_int_equal(fclose(to), 0);
-    free(header);
-    free(bytes);
-}
-
 /* A file of one header and as many zero bytes as it needs. */
 static void write_file(const char *header, size_t n_data)
 {
@@ -238,7 +222,7 @@ static void says_what_is_wrong_with_a_file(void **state)
          "metadata config is not JSON: byte 37: too big integer"},
         {"{" Q_A ",\"x.\\u001b[1m\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[512,514]}," X_AFTER_2
          ",\"__metadata__\":{" CONFIG "}}",
-         1154, "tensor x.?[1m: needed after x. is"},
+         1154, "tensor x.?[1m: needed is x.R"},
         {"{\"__metadata__\":{\"config\":\"{}\"}," Q_A "}", 512,
          "hidden_size is missing, needed is a whole number from 1 to 4294967295"},
         {"{\"__metadata__\":{\"config\":\"{\\\"hidden_size\\\":-3}\"}," Q_A "}", 512,
@@ -429,8 +413,14 @@ static void decides_the_kind_of_layer(void **state)
         {"model.layers.0.self_attn.", "compressed_sparse_attention", "compressor.kv_proj.weight",
          "index_n_heads is missing"},
         {"layers.0.", "heavily_compressed_attention", "x", "x.0 is missing"},
-        {"layers.1.", "sliding_attention", "compressor.indexer.kv_norm.weight", "index_n_heads is missing"},
-        {"w.", "sliding_attention", "compressor.indexer.kv_norm.weight", "index_n_heads is missing"},
+        {"layers.1.", "sliding_attention", "compressor.indexer.kv_norm.weight",
+         "layer_types[1] is missing, needed is sliding_attention, compressed_sparse_attention or"},
+        {"w.", "sliding_attention\\\",\\\"compressed_sparse_attention", "compressor.indexer.kv_norm.weight",
+         "index_n_heads is missing"},
+        {"w.", "sliding_attention", "compressor.indexer.kv_norm.weight",
+         "layer_types is [\"sliding_attention\"], needed is a list with compressed_sparse_attention"},
+        {"w.", "compressed_sparse_attention", "x",
+         "tensor w.compressor.kv_proj.weight is missing: by layer_types no layer is without it"},
         {"layers.0.", "sliding_attention", "compressor.kv_norm.weight",
          "layer_types[0] is \"sliding_attention\", needed is heavily_compressed_attention: the layer has tensors of "
          "that"},
@@ -454,6 +444,26 @@ static void decides_the_kind_of_layer(void **state)
     }
 }
 
+/* A prefix without a number leaves it to the tensors: what can be a mistake is said. */
+static void notes_what_is_taken_for_a_window_layer(void **state)
+{
+    static const char note[] = "note: taken for a layer of the window alone: there is no tensor w.compressor.*";
+    (void)state;
+    write_short_requests();
+    write_changed_header(LAYER, "w.compressor.", "other.");
+    command_result result =
+        command_run("decode --model changed.safetensors --requests short.safetensors --cache official");
+    assert_int_equal(result.code, 0);
+    assert_non_null(strstr(result.err, note));
+    command_free(&result);
+    assert_int_equal(rename("changed.safetensors", "window.safetensors"), 0);
+    write_changed_header("window.safetensors", "\"w.", "\"layers.0.");
+    result = command_run("decode --model changed.safetensors --requests short.safetensors --cache official");
+    assert_int_equal(result.code, 0);
+    assert_string_equal(result.err, "");
+    command_free(&result);
+}
+
 static void names_the_missing_tensor(void **state)
 {
     static const char *const names[][2] = {
@@ -463,6 +473,9 @@ static void names_the_missing_tensor(void **state)
         {"w.sinks", "w.Sinks"}};
     char text[128];
     (void)state;
+    write_changed_header(LAYER, "w.compressor.indexer.", "other.");
+    command_expect(2, "changed.safetensors: attention: tensor w.compressor.indexer.q_b_proj.weight is missing",
+                   "decode --model changed.safetensors");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         write_changed_header(LAYER, names[i][0], names[i][1]);
         snprintf(text, sizeof text, "tensor %s is missing", names[i][0]);
@@ -486,17 +499,22 @@ static void takes_every_request_or_none(void **state)
     static const struct {
         const char *name, *other, *message;
     } cases[] = {
-        {"x.1", "x.01", "tensor x.01: needed after x. is the number of a row"},
+        {"x.1", "x.01", "tensor x.01: needed is x.R, R the number of a row without leading zeros"},
         {"x.1", "x.", "tensor x.: needed"},
         {"x.1", "x.a", "tensor x.a: needed"},
         {"x.1", "x.-1", "tensor x.-1: needed"},
         {"x.1", "x. 1", "tensor x. 1: needed"},
         {"x.1", "x.1e1", "tensor x.1e1: needed"},
         {"x.1", "x.99999999999999999999", "tensor x.99999999999999999999: needed"},
+        {"x.1", "X.1", "tensor X.1: needed is x.R"},
+        {"x.1", "x1", "tensor x1: needed is x.R"},
+        {"x.1", "x_1", "tensor x_1: needed is x.R"},
+        {"x.1", "x", "tensor x: needed is x.R"},
         {"x.1", "x.2", "tensor x.1 is missing"},
         {"x.1", "z.1", "tensor y.decode.1: there is no row 1, the last one is 0"},
         {"y.decode.1", "y.decode.7", "tensor y.decode.7: there is no row 7, the last one is 1"},
-        {"y.decode.1", "y.decode.01", "tensor y.decode.01: needed"},
+        {"y.decode.1", "y.decode.01", "tensor y.decode.01: needed is y.decode.R"},
+        {"y.decode.1", "y.Decode.1", "tensor y.Decode.1: needed is y.decode.R"},
         {"y.decode.1", "z.decode.1", "tensor y.prefill_last.1: tensor y.decode.1 is missing"},
         {"y.prefill_last.1", "y.prefill_last.2", "tensor y.prefill_last.2: there is no row 2"},
     };
@@ -543,6 +561,7 @@ int main(void)
         cmocka_unit_test(other_caches_run),
         cmocka_unit_test(off_record_fails),
         cmocka_unit_test(errors_are_numbers),
+        cmocka_unit_test(refuses_records_without_numbers),
         cmocka_unit_test(several_layers_run_in_turn),
         cmocka_unit_test(table_is_text),
         cmocka_unit_test(says_what_is_wrong_with_a_file),
@@ -551,6 +570,7 @@ int main(void)
         cmocka_unit_test(reads_both_forms_of_rope),
         cmocka_unit_test(refuses_a_bias),
         cmocka_unit_test(decides_the_kind_of_layer),
+        cmocka_unit_test(notes_what_is_taken_for_a_window_layer),
         cmocka_unit_test(names_the_missing_tensor),
         cmocka_unit_test(names_the_missing_tensor_of_ratio_128),
         cmocka_unit_test(takes_every_request_or_none),

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "changed_record.h"
+#include "changed_file.h"
 
 #define LAYER DSR_SOURCE_DIR "/data/layer_csa.safetensors"
 

@@ -3,6 +3,8 @@
 #include "draft.h"
 #include "reference/reference.h"
 
+#include <math.h>
+
 enum { N_ROWS = 5, TOP_K = 64, RATIO = 4 };
 
 /* ---- attention --------------------------------------------------------------------------------------------- */
@@ -298,6 +300,56 @@ static void names_rows_of_the_file(void **state)
     free_draft(d);
 }
 
+/* What would be left out because of its name: a row's own value, or a value for all rows. */
+static void refuses_names_that_are_not_quite_right(void **state)
+{
+    static const char *const names[][2] = {
+        {"offset.01", "offset.R, R the number of a row without leading zeros"},
+        {"offset", "offset.R"},
+        {"Offset.0", "offset.R"},
+        {"kv_len.x", "kv_len.R"},
+        {"KV_LEN", "kv_len.R"},
+        {"top_k.0", "top_k, one for all rows"},
+        {"Top_K", "top_k, one"},
+        {"page_size.1", "page_size, one"},
+    };
+    char text[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        draft *d = indexer_case(0);
+        *(int32_t *)add(d, names[i][0], -1, "I32", 1, 1, 1) = 32;
+        write_draft(d, "case.safetensors");
+        snprintf(text, sizeof text, "case.safetensors: tensor %s: needed is %s", names[i][0], names[i][1]);
+        command_expect(2, text, RUN("indexer"));
+        free_draft(d);
+    }
+    draft *d = indexer_case(0);
+    add_f32(d, "expected_scores", 0, 1, 3, 1);
+    add_f32(d, "offset_of_something", -1, 1, 3, 1);
+    write_draft(d, "case.safetensors");
+    command_expect(0, "", RUN("indexer"));
+    free_draft(d);
+}
+
+static void refuses_a_scale_that_is_none(void **state)
+{
+    static const struct {
+        float scale;
+        const char *text;
+    } cases[] = {{NAN, "nan"}, {INFINITY, "inf"}, {0, "0"}, {-2, "-2"}};
+    char text[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        draft *d = attention_case();
+        *(float *)(uintptr_t)drafted(d, "scale", -1)->data = cases[i].scale;
+        write_draft(d, "case.safetensors");
+        snprintf(text, sizeof text, "case.safetensors: tensor scale: %s given, needed is a finite number above 0",
+                 cases[i].text);
+        command_expect(2, text, RUN("sparse-attention"));
+        free_draft(d);
+    }
+}
+
 static void refuses_too_many_rows(void **state)
 {
     draft *d = new_draft(6);
@@ -326,11 +378,17 @@ static void refuses_unsupported_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_attention),         cmocka_unit_test(runs_indexer),
-        cmocka_unit_test(runs_compressor),        cmocka_unit_test(runs_gather),
-        cmocka_unit_test(names_missing_tensors),  cmocka_unit_test(names_ill_shaped_tensors),
-        cmocka_unit_test(refuses_too_many_rows),  cmocka_unit_test(refuses_unsupported_shapes),
+        cmocka_unit_test(runs_attention),
+        cmocka_unit_test(runs_indexer),
+        cmocka_unit_test(runs_compressor),
+        cmocka_unit_test(runs_gather),
+        cmocka_unit_test(names_missing_tensors),
+        cmocka_unit_test(names_ill_shaped_tensors),
+        cmocka_unit_test(refuses_too_many_rows),
+        cmocka_unit_test(refuses_unsupported_shapes),
         cmocka_unit_test(names_rows_of_the_file),
+        cmocka_unit_test(refuses_names_that_are_not_quite_right),
+        cmocka_unit_test(refuses_a_scale_that_is_none),
     };
     return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);
 }
