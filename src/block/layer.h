@@ -13,7 +13,8 @@ enum {
     /* Window rows are kept for the oldest query of a 64-token piece, or of a sequence truncated by 64 tokens. */
     DSRI_RING_ROWS = DSR_WINDOW + DSR_MAX_STEP_TOKENS,
     DSRI_N_FREQUENCIES = DSR_ROPE_DIM / 2,
-    DSRI_MAX_CONTEXT = 1048576
+    DSRI_MAX_CONTEXT = 1048576,
+    DSRI_FORM_HEADER_BYTES = 92 /* of a saved sequence */
 };
 
 _Static_assert((int)DSR_MAX_TRUNCATE_TOKENS <= (int)DSR_MAX_STEP_TOKENS, "the ring holds one or the other");
@@ -172,11 +173,18 @@ dsr_cache_layout dsri_sequence_cache_layout(const dsri_sequence_cache *cache);
 /* New storage with one owner, contents of an empty sequence. */
 dsr_status dsri_storage_create(dsr_attention *layer, uint32_t max_context, dsri_sequence_storage **storage);
 void dsri_storage_release(dsr_attention *layer, dsri_sequence_storage *storage);
+/* Storage of a sequence's own, of another size or not, with the tokens that it has. */
+dsr_status dsri_sequence_replace_storage(dsr_sequence *sequence, uint32_t max_context);
 /* Gives the sequence storage of its own if a fork shares it, and compressor states that are not stale. */
 dsr_status dsri_sequence_make_writable(dsr_sequence *sequence);
+/* Compressor states before the first token: score -inf, beside kv 0 as a buffer is created. */
+dsr_status dsri_write_initial_scores(dsr_attention *layer, dsri_sequence_storage *storage);
 /* Sets the compressor states to what they are after `position` tokens, from the histories. States are stale after a
  * failure. */
 dsr_status dsri_sequence_rebuild_states(dsr_attention *layer, dsri_sequence_storage *storage, uint32_t position);
+/* Checks the header of a saved form and reads from it the bytes of the whole. */
+dsr_status dsri_sequence_form_bytes(const dsr_sequence *sequence, const unsigned char header[DSRI_FORM_HEADER_BYTES],
+                                    uint64_t *size_bytes);
 /* First token whose projected values the states after `position` tokens depend on. */
 uint32_t dsri_state_first_token(uint32_t ratio, uint32_t position);
 /* Copies between device buffers of one context. */

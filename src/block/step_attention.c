@@ -9,11 +9,14 @@ static uint32_t most_attended_entries(const dsri_step *s, uint32_t entry)
     return dsri_attended_entries(s->layer, s->sequences[entry]->storage->max_context - 1);
 }
 
+enum { LEAST_CHUNKED_ROWS = 384 };
+
 /* The chunked form pays for wide lists of selected rows. A function of the token's position alone. */
 static int uses_chunks(const dsr_attention *layer, uint32_t position)
 {
     const uint32_t n_window = (uint32_t)dsri_smaller(position + 1u, DSR_WINDOW);
-    return layer->config.kind == DSR_LAYER_RATIO_4 && n_window + dsri_attended_entries(layer, position) >= 384;
+    return layer->config.kind == DSR_LAYER_RATIO_4 &&
+           n_window + dsri_attended_entries(layer, position) >= LEAST_CHUNKED_ROWS;
 }
 
 typedef struct attention_call {
