@@ -1,6 +1,8 @@
 #include "bench_measure.h"
 
 #include "bench_plain.h"
+#include "bench_work.h"
+#include "timing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +14,12 @@ typedef struct samples {
     uint32_t n;
 } samples;
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static bench_stats stats_of(samples *s)
 {
     if (s->n == 0) {
         return (bench_stats){0, 0, 0, 0};
     }
-    qsort(s->seconds, s->n, sizeof *s->seconds, by_value);
+    timing_sort(s->seconds, s->n);
     return (bench_stats){s->seconds[0], s->seconds[s->n / 2], s->seconds[s->n * 9 / 10], s->n};
 }
 
@@ -88,13 +84,13 @@ static int leaves_equal(session *s, bench_work *work)
 
 static void sample(session *s, dsr_encoder *encoder, bench_work *alone, samples *to)
 {
-    const double begin = bench_now();
+    const double begin = timing_now();
     if (alone != NULL) {
         run_alone(s, alone, 1);
     } else {
         run(s, encoder, 1);
     }
-    to->seconds[to->n++] = bench_now() - begin;
+    to->seconds[to->n++] = timing_now() - begin;
 }
 
 static void take_samples(session *a, bench_work *work, session *versus, bench_work *versus_work, double seconds,
@@ -105,8 +101,8 @@ static void take_samples(session *a, bench_work *work, session *versus, bench_wo
     samples *plain = cli_allocate(sizeof *plain);
     bench_plain *plain_work = bench_plain_create(&result->shape);
     const dsr_isa isa = dsr_context_isa(a->context);
-    const double end = bench_now() + seconds;
-    while (a->code == CLI_DONE && joint->n < MAX_SAMPLES && (joint->n < MIN_SAMPLES || bench_now() < end)) {
+    const double end = timing_now() + seconds;
+    while (a->code == CLI_DONE && joint->n < MAX_SAMPLES && (joint->n < MIN_SAMPLES || timing_now() < end)) {
         sample(a, work->joint, NULL, joint);
         if (work->n_alone > 0) {
             sample(a, NULL, work, alone);
@@ -115,9 +111,9 @@ static void take_samples(session *a, bench_work *work, session *versus, bench_wo
             sample(versus, versus_work->joint, NULL, other);
         }
         if (plain_work != NULL) {
-            const double begin = bench_now();
+            const double begin = timing_now();
             bench_plain_run(plain_work);
-            plain->seconds[plain->n++] = bench_now() - begin;
+            plain->seconds[plain->n++] = timing_now() - begin;
         }
         probe->seconds[probe->n++] = bench_probe_fma(isa);
     }
@@ -142,7 +138,7 @@ int bench_measure(session *a, session *versus, const bench_shape *shape, const b
     memset(&versus_work, 0, sizeof versus_work);
     result->shape = *shape;
     result->n_threads = dsr_context_n_threads(a->context) > 1 ? dsr_context_n_threads(a->context) : 1;
-    const uint64_t seed = (uint64_t)(bench_now() * 1e9);
+    const uint64_t seed = (uint64_t)(timing_now() * 1e9);
     bench_build(a, shape, seed, shape->rows > 1, &work);
     if (versus != NULL) {
         bench_build(versus, versus_shape, seed, 0, &versus_work);
@@ -187,11 +183,11 @@ double bench_measure_smallest(session *s)
     gather.row_elements = 1;
     gather.output = session_allocate(s, sizeof(float), DSR_DTYPE_F32);
     for (int i = 0; i < PASSES; i++) {
-        const double begin = bench_now();
+        const double begin = timing_now();
         for (int c = 0; c < CALLS; c++) {
             run_smallest(s, &gather);
         }
-        calls->seconds[calls->n++] = (bench_now() - begin) / CALLS;
+        calls->seconds[calls->n++] = (timing_now() - begin) / CALLS;
     }
     const double median = stats_of(calls).median;
     free(calls);

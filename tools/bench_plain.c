@@ -1,5 +1,7 @@
 #include "bench_plain.h"
 
+#include "bf16.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,13 +46,6 @@ bench_plain *bench_plain_create(const bench_shape *shape)
     return p;
 }
 
-static uint16_t to_bf16(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
 static float pool(const bench_plain *p, const float *kv, const float *score, uint32_t f)
 {
     float most = -INFINITY, sum = 0, total = 0;
@@ -82,7 +77,7 @@ static void step(const bench_plain *p, uint32_t row)
     }
     const float factor = 1 / sqrtf(squares / (float)p->dim + 1e-6f);
     for (uint32_t f = 0; f < p->dim; f++) {
-        p->output[row * p->dim + f] = to_bf16(pooled[f] * factor * p->norm[f]);
+        p->output[row * p->dim + f] = bf16_round(pooled[f] * factor * p->norm[f]);
     }
     if (p->n_items > p->ratio) {
         memcpy(kv, kv + state / 2, state / 2 * sizeof *kv);

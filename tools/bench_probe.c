@@ -2,12 +2,12 @@
 #include "bench_probe.h"
 
 #include "cli.h"
+#include "timing.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -21,13 +21,6 @@
 #define UNROLL _Pragma("GCC unroll 12")
 
 enum { ROUNDS = 20000, ACCUMULATORS = 12, PASSES = 9, READ_BYTES = 256 << 20 };
-
-double bench_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* A result that the compiler must believe to be used. */
 static volatile float sink;
@@ -115,8 +108,8 @@ FLOPS_LOOP(flops_neon, , float32x4_t, vdupq_n_f32, float32x4_t, vdupq_n_f32(0.99
 
 static double rate(double (*work)(void))
 {
-    const double begin = bench_now(), flops = work();
-    return flops / (bench_now() - begin) * 1e-9;
+    const double begin = timing_now(), flops = work();
+    return flops / (timing_now() - begin) * 1e-9;
 }
 
 double bench_probe_fma(dsr_isa isa)
@@ -229,7 +222,7 @@ double bench_probe_read(const void *memory, size_t n_bytes, uint32_t n_threads)
     reader *readers = cli_allocate(n_threads * sizeof *readers);
     const size_t n = n_bytes / sizeof(uint64_t) / n_threads;
     uint32_t n_started = 0;
-    const double begin = bench_now();
+    const double begin = timing_now();
     for (uint32_t i = 0; i < n_threads; i++) {
         readers[i].words = (const uint64_t *)memory + i * n;
         readers[i].n = n;
@@ -242,22 +235,10 @@ double bench_probe_read(const void *memory, size_t n_bytes, uint32_t n_threads)
     for (uint32_t i = 0; i < n_started; i++) {
         pthread_join(readers[i].thread, NULL);
     }
-    const double seconds = bench_now() - begin;
+    const double seconds = timing_now() - begin;
     sink = (float)readers[0].sum;
     free(readers);
     return (double)n_bytes / seconds * 1e-9;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *samples)
-{
-    qsort(samples, PASSES, sizeof *samples, by_value);
-    return samples[PASSES / 2];
 }
 
 bench_peaks bench_measure_peaks(dsr_isa isa, uint32_t n_threads)
@@ -276,10 +257,10 @@ bench_peaks bench_measure_peaks(dsr_isa isa, uint32_t n_threads)
         samples[4][i] = bench_probe_read(memory, READ_BYTES, n_workers);
     }
     free(memory);
-    return (bench_peaks){.fma_gflops = median(samples[0]),
+    return (bench_peaks){.fma_gflops = timing_median(samples[0], PASSES),
                          .fma_all_gflops = bench_probe_fma_all(isa, n_workers),
-                         .bf16_gflops = median(samples[1]),
-                         .amx_gflops = median(samples[2]),
-                         .read_gbytes = median(samples[3]),
-                         .read_all_gbytes = median(samples[4])};
+                         .bf16_gflops = timing_median(samples[1], PASSES),
+                         .amx_gflops = timing_median(samples[2], PASSES),
+                         .read_gbytes = timing_median(samples[3], PASSES),
+                         .read_all_gbytes = timing_median(samples[4], PASSES)};
 }

@@ -27,7 +27,4 @@ double bench_probe_read(const void *memory, size_t n_bytes, uint32_t n_threads);
 /* Medians of several passes of every probe. */
 bench_peaks bench_measure_peaks(dsr_isa isa, uint32_t n_threads);
 
-/* Seconds of a clock that only goes forward. */
-double bench_now(void);
-
 #endif

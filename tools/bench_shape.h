@@ -1,4 +1,4 @@
-/* The shapes that `dsrows bench` times: read from text files, built as operands with fresh random data.
+/* The shapes that `dsrows bench` times, read from text files.
  *
  * A line is an op and its parameters, name=value; '#' starts a comment:
  *   indexer    rows= context= [heads=64] [top_k=512] [pattern=random] [cache]   pattern, of the scores: or rising,
@@ -47,19 +47,5 @@ int bench_parse_format(bench_op op, const char *name, dsr_cache_format *format);
 /* Multiply-adds times 2, and bytes read from operands once, of all rows of a shape. */
 double bench_flops(const bench_shape *shape);
 double bench_bytes(const bench_shape *shape);
-
-/* Work that can be run again and again: one encoder for all rows jointly, one for each row alone, on the same operands.
- */
-typedef struct bench_work {
-    dsr_encoder *joint;
-    dsr_encoder *alone[DSR_MAX_ROWS];
-    uint32_t n_alone;
-    dsr_view outputs[4]; /* what the work writes, poisoned before each check */
-    uint32_t n_outputs;
-} bench_work;
-
-/* Fills work; failures stay in the session. Alone encoders are made only if wanted. */
-void bench_build(session *s, const bench_shape *shape, uint64_t seed, int with_alone, bench_work *work);
-void bench_release(bench_work *work);
 
 #endif

@@ -110,6 +110,11 @@ const char *cli_exactness_name(dsr_exactness exactness)
     return exactness == DSR_EXACT_ROW ? "row" : "device";
 }
 
+const char *cli_yes_or_no(int yes)
+{
+    return yes ? "yes" : "NO";
+}
+
 static int parse_isa(const char *text, dsr_isa *isa)
 {
     static const dsr_isa levels[] = {DSR_ISA_AUTO, DSR_ISA_SCALAR, DSR_ISA_AVX2, DSR_ISA_AVX512, DSR_ISA_NEON};

@@ -59,6 +59,8 @@ int cli_device_option(const cli_command *command, cli_device *device, int option
 int cli_open_device(const cli_command *command, const cli_device *device, dsr_context **context);
 const char *cli_backend_name(dsr_device_kind backend);
 const char *cli_exactness_name(dsr_exactness exactness);
+/* As tables show what must be so. */
+const char *cli_yes_or_no(int yes);
 
 /* Prints a command's help to standard output and returns CLI_DONE. */
 int cli_print_help(const cli_command *command);

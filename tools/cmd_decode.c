@@ -6,14 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_MODELS = 128,
-    DEFAULT_STEPS = 16,
-    MOST_STEPS = 4096,
-    OPTION_MODEL = CLI_FIRST_OWN,
-    OPTION_REQUESTS,
-    OPTION_CACHE
-};
+enum { MAX_MODELS = 128, DEFAULT_STEPS = 16, OPTION_MODEL = CLI_FIRST_OWN, OPTION_REQUESTS, OPTION_CACHE };
 
 typedef struct decode_options {
     cli_device device;
@@ -92,11 +85,6 @@ static int parse(int argc, char **argv, decode_options *o)
 
 /* ---- text -------------------------------------------------------------------------------------------------- */
 
-static const char *yes_or_no(int yes)
-{
-    return yes ? "yes" : "NO";
-}
-
 static void print_request(const decode_request *r)
 {
     char errors[48] = "       -        -", ties[48] = "        -        -        -";
@@ -109,7 +97,8 @@ static void print_request(const decode_request *r)
         snprintf(ties, sizeof ties, "%9u        -        -", 0u);
     }
     printf("%7u %7u %6u  %s  %s  %7s  %5s%s\n", (unsigned)r->row, (unsigned)r->length, (unsigned)r->n_steps, errors,
-           ties, yes_or_no(r->outputs_alone), yes_or_no(r->state_alone), decode_request_passed(r) ? "" : "  FAILED");
+           ties, cli_yes_or_no(r->outputs_alone), cli_yes_or_no(r->state_alone),
+           decode_request_passed(r) ? "" : "  FAILED");
 }
 
 /* What the table does not say about a failure. */
@@ -198,17 +187,11 @@ static uint32_t read_steps(case_file *c)
 {
     uint64_t n_steps = DEFAULT_STEPS;
     const char *text = c->code == CLI_DONE ? st_metadata(c->file, "decode_steps") : NULL;
-    if (text != NULL && (!cli_parse_u64(text, MOST_STEPS, &n_steps) || n_steps == 0)) {
-        case_fail(c, CLI_BAD_INPUT, "metadata decode_steps is %s, needed is a number from 1 to %d", text, MOST_STEPS);
+    if (text != NULL && (!cli_parse_u64(text, DECODE_MAX_STEPS, &n_steps) || n_steps == 0)) {
+        case_fail(c, CLI_BAD_INPUT, "metadata decode_steps is %s, needed is a number from 1 to %d", text,
+                  DECODE_MAX_STEPS);
     }
     return (uint32_t)n_steps;
-}
-
-static void print_device(const decode_options *o, const session *s)
-{
-    printf("%s (%s), %s-exact, %u thread%s\n", cli_backend_name(o->device.backend),
-           dsr_isa_name(dsr_context_isa(s->context)), cli_exactness_name(o->device.exactness),
-           (unsigned)dsr_context_n_threads(s->context), dsr_context_n_threads(s->context) == 1 ? "" : "s");
 }
 
 /* Runs one layer; adds it to `documents`, or prints it where that is null, the first one below the device. */
@@ -235,7 +218,7 @@ static int run_layer(const decode_options *o, session *s, uint32_t index, json_t
         code = report_failures(path, result) ? CLI_DONE : CLI_DIFFERS;
         if (documents == NULL) {
             if (index == 0) {
-                print_device(o, s);
+                session_print(s, "\n");
             }
             print_layer(path, &layer, result);
         } else {

@@ -36,11 +36,6 @@ static int parse(int argc, char **argv, replay_options *o)
 
 /* ---- text -------------------------------------------------------------------------------------------------- */
 
-static const char *yes_or_no(int yes)
-{
-    return yes ? "yes" : "NO";
-}
-
 static void print_requests(const replay_result *result)
 {
     printf(
@@ -52,8 +47,9 @@ static void print_requests(const replay_result *result)
         printf("%7u %7u %5llu %9u %6llu %7llu  %8.1e  %8.1e  %8.1e  %6s %6s %9s %6s%s\n", (unsigned)r->row,
                (unsigned)r->length, (unsigned long long)r->n_keys, (unsigned)r->n_selected,
                (unsigned long long)r->two_pass_width, (unsigned long long)r->flash_width, r->scores.largest,
-               r->two_pass.largest, r->flash.largest, yes_or_no(r->scores_alone), yes_or_no(r->top_k_alone),
-               yes_or_no(r->two_pass_alone), yes_or_no(r->flash_alone), replay_request_passed(r) ? "" : "  FAILED");
+               r->two_pass.largest, r->flash.largest, cli_yes_or_no(r->scores_alone), cli_yes_or_no(r->top_k_alone),
+               cli_yes_or_no(r->two_pass_alone), cli_yes_or_no(r->flash_alone),
+               replay_request_passed(r) ? "" : "  FAILED");
         if (r->n_near_ties != 0 || r->n_wrong != 0) {
             printf("         top-k against the record: %u near ties in another order, %u wrong\n",
                    (unsigned)r->n_near_ties, (unsigned)r->n_wrong);
@@ -70,7 +66,7 @@ static void print_compressors(const replay_result *result)
         const replay_compressor *c = &result->compressors[i];
         printf("ratio %3u, %3u %4u %4u..%-4u %6u  %13.1e  %13.2f  %10u  %13s%s\n", (unsigned)c->ratio, (unsigned)c->dim,
                (unsigned)c->n_rows, (unsigned)c->shortest, (unsigned)c->longest, (unsigned)c->n_groups,
-               c->error.largest, c->error.fraction, (unsigned)c->largest_steps, yes_or_no(c->alone),
+               c->error.largest, c->error.fraction, (unsigned)c->largest_steps, cli_yes_or_no(c->alone),
                replay_compressor_passed(c) ? "" : "  FAILED");
     }
 }
@@ -90,11 +86,9 @@ static double worst_fraction(const replay_result *result, int scores)
 
 static void print_text(const replay_options *o, const session *s, const replay_result *result)
 {
-    printf("%s: %u requests, %u heads, %u index heads; %s (%s), %s-exact, %u thread%s\n\n", o->path,
-           (unsigned)result->n_requests, (unsigned)result->n_heads, (unsigned)result->n_index_heads,
-           cli_backend_name(o->device.backend), dsr_isa_name(dsr_context_isa(s->context)),
-           cli_exactness_name(o->device.exactness), (unsigned)dsr_context_n_threads(s->context),
-           dsr_context_n_threads(s->context) == 1 ? "" : "s");
+    printf("%s: %u requests, %u heads, %u index heads; ", o->path, (unsigned)result->n_requests,
+           (unsigned)result->n_heads, (unsigned)result->n_index_heads);
+    session_print(s, "\n\n");
     print_requests(result);
     print_compressors(result);
     printf("\nused of what is allowed: scores %.0f %% of %.0e, attention %.0f %% of ", 100 * worst_fraction(result, 1),

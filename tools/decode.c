@@ -1,13 +1,13 @@
 #include "decode.h"
 
 #include "near_tie.h"
+#include "timing.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { PREFILL_PIECE = 256, MAX_STEPS = 4096 };
+enum { PREFILL_PIECE = 256, MAX_CONTEXT = 1 << 20 };
 
 /* An output beyond the bound, to be judged once all steps are done. */
 typedef struct suspect {
@@ -45,28 +45,9 @@ typedef struct decoder {
     dsr_view output;
     float *joint; /* host copies of a step's outputs */
     float *alone;
-    double joint_seconds[MAX_STEPS];
-    double alone_seconds[MAX_STEPS];
+    double joint_seconds[DECODE_MAX_STEPS];
+    double alone_seconds[DECODE_MAX_STEPS];
 } decoder;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, uint32_t n)
-{
-    qsort(values, n, sizeof *values, compare_doubles);
-    return values[n / 2];
-}
 
 /* ---- requests ---------------------------------------------------------------------------------------------- */
 
@@ -97,7 +78,7 @@ static void read_requests(case_file *c, const layer_file *layer, decoder *d, int
     for (uint32_t r = 0; r < c->n_rows && c->code == CLI_DONE; r++) {
         request *q = &d->requests[r];
         const st_tensor *x = case_row_tensor(c, "x", r, (case_shape){"BF16", 2, {0, d->hidden_size}, {"tokens", NULL}});
-        if (c->code == CLI_DONE && (x->shape[0] <= d->n_steps || x->shape[0] > 1048576)) {
+        if (c->code == CLI_DONE && (x->shape[0] <= d->n_steps || x->shape[0] > MAX_CONTEXT)) {
             case_bad_value(c, x, "%llu tokens given, needed are %u decode steps and at least one before, at most 2^20",
                            (unsigned long long)x->shape[0], (unsigned)d->n_steps);
         }
@@ -298,11 +279,11 @@ static double run_step(decoder *d, uint32_t first, uint32_t n, int alone)
     step.entries = entries;
     step.hidden = d->hidden;
     step.output = d->output;
-    const double begin = now();
+    const double begin = timing_now();
     if (d->s->code == CLI_DONE) {
         session_check(d->s, dsr_attention_decode(d->attention, &step));
     }
-    return now() - begin;
+    return timing_now() - begin;
 }
 
 static void decode_step(decoder *d, uint32_t t, decode_result *result)
@@ -367,8 +348,8 @@ static void run_requests(decoder *d, layer_file *layer, const case_file *c, deco
     }
     if (d->s->code == CLI_DONE) {
         judge_requests(d, layer, result);
-        result->joint_seconds = median(d->joint_seconds, d->n_steps);
-        result->alone_seconds = median(d->alone_seconds, d->n_steps);
+        result->joint_seconds = timing_median(d->joint_seconds, d->n_steps);
+        result->alone_seconds = timing_median(d->alone_seconds, d->n_steps);
     }
 }
 

@@ -10,6 +10,8 @@
  * NEAR_TIE_LARGEST_ERROR. */
 #define DECODE_MEAN_ERROR 4e-3
 
+enum { DECODE_MAX_STEPS = 4096 };
+
 typedef struct decode_request {
     uint32_t row;
     uint32_t length; /* prefilled tokens */

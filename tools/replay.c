@@ -1,5 +1,6 @@
 #include "replay.h"
 
+#include "bf16.h"
 #include "joint.h"
 #include "sha256.h"
 
@@ -33,14 +34,6 @@ typedef struct results {
 
 /* ---- values ------------------------------------------------------------------------------------------------ */
 
-static double bf16_value(uint16_t x)
-{
-    const uint32_t bits = (uint32_t)x << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return (double)value;
-}
-
 /* Distance of neighbouring BF16 numbers (8 significant bits) at a value. */
 static double bf16_unit(double value)
 {
@@ -57,13 +50,6 @@ static int32_t bf16_place(uint16_t x)
 {
     const int32_t magnitude = x & 0x7fff;
     return x & 0x8000 ? -magnitude : magnitude;
-}
-
-static uint16_t round_to_bf16(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 static void note_error(replay_error *error, double value, double expected, double allowed)
@@ -193,8 +179,8 @@ static double row_exact_allowance(const operands *o, const attention_row *row)
         for (uint32_t h = 0; h < o->attention.n_heads; h++) {
             double sum = 0;
             for (uint32_t f = 0; f < DSR_HEAD_DIM; f++) {
-                const double k = fabs(bf16_value(bf16_at(row->kv, (uint64_t)index * DSR_HEAD_DIM + f)));
-                sum += k * fabs(bf16_value(bf16_at(row->q, (uint64_t)h * DSR_HEAD_DIM + f)));
+                const double k = fabs((double)bf16_value(bf16_at(row->kv, (uint64_t)index * DSR_HEAD_DIM + f)));
+                sum += k * fabs((double)bf16_value(bf16_at(row->q, (uint64_t)h * DSR_HEAD_DIM + f)));
                 greatest_value = fmax(greatest_value, k);
             }
             greatest_sum = fmax(greatest_sum, sum);
@@ -210,7 +196,7 @@ static void compare_attention(const st_tensor *expected, const uint16_t *output,
         const double value = (double)case_f32_at(expected, i);
         const double allowed =
             row_exact > 0 ? ldexp(fabs(value), -8) + row_exact : 0.5 * bf16_unit(value) + REPLAY_ATTENTION_TOLERANCE;
-        note_error(error, bf16_value(output[i]), value, allowed);
+        note_error(error, (double)bf16_value(output[i]), value, allowed);
     }
 }
 
@@ -390,8 +376,8 @@ static void compare_compressor_row(session *s, const recorded_tokens *t, const c
     alone_compressor(s, &t->shared, &alone);
     for (size_t i = 0; i < output_bytes / sizeof(uint16_t); i++) {
         const double expected = (double)case_f32_at(t->expected, i);
-        const int32_t steps = abs(bf16_place(joint->output[i]) - bf16_place(round_to_bf16((float)expected)));
-        note_error(&result->error, bf16_value(joint->output[i]), expected, bf16_unit(expected));
+        const int32_t steps = abs(bf16_place(joint->output[i]) - bf16_place(bf16_round((float)expected)));
+        note_error(&result->error, (double)bf16_value(joint->output[i]), expected, bf16_unit(expected));
         result->largest_steps = (uint32_t)steps > result->largest_steps ? (uint32_t)steps : result->largest_steps;
     }
     result->n_groups += joint->n_tokens / t->shared.ratio;

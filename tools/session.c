@@ -1,5 +1,6 @@
 #include "session.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 void session_open(session *s, const cli_command *command, const cli_device *device)
@@ -17,6 +18,14 @@ void session_close(session *s)
     session_release_buffers(s);
     free(s->buffers);
     dsr_context_destroy(s->context);
+}
+
+void session_print(const session *s, const char *end)
+{
+    const unsigned n_threads = (unsigned)dsr_context_n_threads(s->context);
+    printf("%s (%s), %s-exact, %u thread%s%s", cli_backend_name(dsr_context_device(s->context)),
+           dsr_isa_name(dsr_context_isa(s->context)), cli_exactness_name(dsr_context_exactness(s->context)), n_threads,
+           n_threads == 1 ? "" : "s", end);
 }
 
 int session_check(session *s, dsr_status status)

@@ -1,5 +1,5 @@
 /* A context, an encoder and the buffers of the work at hand, with one sticky failure: after the first call that fails,
- * which prints its message, every other one does nothing, and session_code() says how to exit. */
+ * which prints its message, every other one does nothing, and the code says how to exit. */
 #ifndef DSROWS_SESSION_H
 #define DSROWS_SESSION_H
 
@@ -17,6 +17,8 @@ typedef struct session {
 
 void session_open(session *s, const cli_command *command, const cli_device *device);
 void session_close(session *s);
+/* Prints where it runs, such as "cpu (avx512), device-exact, 2 threads", and an end. */
+void session_print(const session *s, const char *end);
 /* Notes a library call's result; 1 if the session is still good. */
 int session_check(session *s, dsr_status status);
 

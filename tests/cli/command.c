@@ -80,3 +80,11 @@ void command_expect(int code, const char *text, const char *arguments)
     }
     command_free(&result);
 }
+
+void command_write_text(const char *path, const char *text)
+{
+    FILE *stream = fopen(path, "w");
+    assert_non_null(stream);
+    assert_true(fputs(text, stream) >= 0);
+    assert_int_equal(fclose(stream), 0);
+}

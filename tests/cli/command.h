@@ -16,6 +16,8 @@ void command_free(command_result *result);
 /* Runs it, and fails the test unless it exits with `code` and its standard error contains `text`. */
 void command_expect(int code, const char *text, const char *arguments);
 
+/* Writes a file of this text, instead of what is there. */
+void command_write_text(const char *path, const char *text);
 /* Makes a fresh directory and works in it; command_leave_directory removes it with the files in it. For use as a
  * group's setup and teardown. */
 int command_enter_directory(void **state);
