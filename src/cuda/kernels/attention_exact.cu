@@ -401,6 +401,7 @@ template <int HEADS, int FEATURES> struct value_block {
         float denominators[N_HEADS];    /* a NaN where the head is zero */
         float partial_max[MAX_PARTS][N_HEADS];
         ring_barriers<STAGES> barriers;
+        uint64_t denominators_are_here;
     };
 };
 
@@ -580,8 +581,10 @@ bring_values(const dsri_attention_plan &plan, const attention_query &at, const v
             chain.add(stage, shared.factors[turn.stage], h, ends_chunk);
         chunk_stage = ends_chunk ? 0 : chunk_stage;
     }
-    if (t < block::N_HEADS)
+    if (t < block::N_HEADS) {
         shared.denominators[h] = is_zero ? __uint_as_float(0x7fc00000u) : chain.denominator;
+        shared_barrier_arrive(&shared.denominators_are_here);
+    }
 }
 
 /* Numerators of a thread: one chain on from stage to stage, or chains of the chunks' own that are then scaled and
@@ -624,6 +627,8 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
     const attention_query at = find_query(plan, blockIdx.z, zeroed);
     const value_place place = {plan.n_heads, blockIdx.y * block::N_HEADS, blockIdx.x * block::N_FEATURES};
     value_bringer<HEADS, FEATURES, CHUNKED> bringer;
+    if (threadIdx.x == 0)
+        shared_barrier_init(&shared.denominators_are_here, block::N_HEADS);
     shared.barriers.prepare();
     wait_for_prior_launch();
     if (!multiplies() && at.width > 0) {
@@ -631,14 +636,15 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
         bringer.load(at, place, 0);
     }
     find_max<HEADS, FEATURES>(at, plan, place.first_head, shared);
-    float numerators[HEADS][FEATURES] = {};
-    if (multiplies())
-        multiply_values<HEADS, FEATURES, CHUNKED>(at, shared, numerators);
-    else
+    if (!multiplies()) {
         bring_values<HEADS, FEATURES, CHUNKED>(plan, at, place, shared, bringer);
-    __syncthreads();
-    if (!multiplies())
         return;
+    }
+    float numerators[HEADS][FEATURES] = {};
+    multiply_values<HEADS, FEATURES, CHUNKED>(at, shared, numerators);
+    /* Not a barrier of the block: after bringers_barrier() compute-sanitizer's racecheck does not see all that one
+     * orders. */
+    shared_barrier_wait(&shared.denominators_are_here, 0);
 #pragma unroll
     for (int i = 0; i < HEADS; i++) {
         const uint32_t h = own_head<HEADS>() + i;

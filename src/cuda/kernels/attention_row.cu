@@ -459,8 +459,9 @@ static __device__ __forceinline__ void attend(const attention_query &at, const d
 
 /* ---- a rank a block ---- */
 
-/* Hands the block's statistics to all blocks, and its numerators to those that join them: the others' arrive at
- * barriers, its own are there after a barrier of the block. */
+/* Hands the block's statistics to all blocks, and its numerators to those that join them; all arrive at barriers in
+ * shared memory, the block's own too: no barrier of the block is needed, and compute-sanitizer's racecheck does not see
+ * all that one orders after named_barrier(). */
 template <int HEADS>
 static __device__ __forceinline__ void send_parts(bool has_tiles, const float (&values)[HEADS], uint32_t rank,
                                                   att_shared<HEADS> &shared)
@@ -473,20 +474,24 @@ static __device__ __forceinline__ void send_parts(bool has_tiles, const float (&
             statistics = statistics_of(shared, head);
         if (shared.is_bad)
             statistics.x = __uint_as_float(0x7fc00000u);
-        if (threadIdx.x / HEADS == rank)
+        if (threadIdx.x / HEADS == rank) {
             shared.statistics[rank][head] = statistics;
-        else
+            shared_barrier_arrive(&shared.statistics_are_here);
+        } else {
             send_float2(&shared.statistics[rank][head], statistics, &shared.statistics_are_here, threadIdx.x / HEADS);
+        }
     }
 #pragma unroll
     for (uint32_t n = 0; n < HEADS / 4; n++) {
         const uint32_t piece = group * (HEADS / 4) + n;
         const float4 part = make_float4(values[4 * n], values[4 * n + 1], values[4 * n + 2], values[4 * n + 3]);
         float4 *to = &shared.parts[rank][piece / ATT_RANKS][i];
-        if (piece % ATT_RANKS == rank)
+        if (piece % ATT_RANKS == rank) {
             *to = part;
-        else
+            shared_barrier_arrive(&shared.values_are_here);
+        } else {
             send_float4(to, part, &shared.values_are_here, piece % ATT_RANKS);
+        }
     }
 }
 
@@ -536,8 +541,8 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
     const uint32_t n_pieces = (HEADS + ATT_RANKS - 1 - rank) / ATT_RANKS;
     prepare(shared);
     if (threadIdx.x == 0) {
-        shared_barrier_init(&shared.statistics_are_here, 1);
-        shared_barrier_init(&shared.values_are_here, 1);
+        shared_barrier_init(&shared.statistics_are_here, 1 + HEADS);
+        shared_barrier_init(&shared.values_are_here, 1 + n_pieces * GROUP_THREADS);
         shared_barriers_ready();
         shared_barrier_arrive_expecting(&shared.statistics_are_here, (ATT_RANKS - 1) * sizeof shared.statistics[0]);
         shared_barrier_arrive_expecting(&shared.values_are_here,
@@ -554,7 +559,6 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
     let_next_launch_start();
     cluster_wait(); /* the other blocks' barriers are ready, and their queries no longer needed */
     send_parts<HEADS>(first < end, values, rank, shared);
-    __syncthreads();
 #pragma unroll 1
     for (uint32_t place = threadIdx.x / GROUP_THREADS; place < n_pieces; place += 4)
         join_piece<HEADS>(n_ranks, rank, place, shared, at.output + (uint64_t)first_head * DSRI_HEAD_DIM);
