@@ -333,46 +333,59 @@ static int compare_runs(const bench_run *run, const bench_options *options, cons
 
 /* ---- the run ------------------------------------------------------------------------------------------------ */
 
+/* What is measured once, by the first session. */
+static void begin_run(const bench_options *options, bench_run *run, session *s)
+{
+    run->isa = dsr_context_isa(s->context);
+    run->peaks = bench_measure_peaks(run->isa, run->n_threads);
+    run->smallest_seconds = bench_measure_smallest(s);
+    if (!options->json) {
+        print_header(run, options->has_versus);
+    }
+}
+
+/* versus: null where there is none. */
+static int measure_shape(const bench_options *options, bench_run *run, session *s, session *versus,
+                         const bench_shape *shape)
+{
+    bench_result *result = &run->results[run->n_results];
+    bench_shape other = *shape;
+    bench_parse_format(other.op, options->versus_format, &other.format); /* stays where the op has no such one */
+    const int code = bench_measure(s, versus, shape, &other, options->seconds, result);
+    cli_progress_end();
+    if (code != CLI_DONE) {
+        cli_error(&cli_bench, "%s:%zu: this shape could not be timed", shape->file, shape->line);
+        return code;
+    }
+    run->n_results++;
+    if (!options->json) {
+        print_result(result, options->has_versus);
+    }
+    return CLI_DONE;
+}
+
 static int measure_all(bench_options *options, bench_run *run, const bench_shape *shapes, size_t n_shapes)
 {
     int code = CLI_DONE;
     for (size_t c = 0; c < options->n_counts && code == CLI_DONE; c++) {
-        session a, versus;
+        session s, versus;
         options->device.n_threads = options->thread_counts[c];
-        session_open(&a, &cli_bench, &options->device);
+        session_open(&s, &cli_bench, &options->device);
         if (options->has_versus) {
             session_open(&versus, &cli_bench, &options->versus);
         }
-        code = a.code != CLI_DONE ? a.code : options->has_versus ? versus.code : CLI_DONE;
+        code = s.code != CLI_DONE ? s.code : options->has_versus ? versus.code : CLI_DONE;
         if (code == CLI_DONE && run->n_results == 0) {
-            run->isa = dsr_context_isa(a.context);
-            run->peaks = bench_measure_peaks(run->isa, run->n_threads);
-            run->smallest_seconds = bench_measure_smallest(&a);
-            if (!options->json) {
-                print_header(run, options->has_versus);
-            }
+            begin_run(options, run, &s);
         }
         for (size_t i = 0; i < n_shapes && code == CLI_DONE; i++) {
             cli_progress("timing", c * n_shapes + i, options->n_counts * n_shapes);
-            bench_result *result = &run->results[run->n_results];
-            bench_shape other = shapes[i];
-            bench_parse_format(other.op, options->versus_format,
-                               &other.format); /* stays where the op has no such one */
-            code =
-                bench_measure(&a, options->has_versus ? &versus : NULL, &shapes[i], &other, options->seconds, result);
-            cli_progress_end();
-            if (code != CLI_DONE) {
-                cli_error(&cli_bench, "%s:%zu: this shape could not be timed", shapes[i].file, shapes[i].line);
-            }
-            run->n_results += code == CLI_DONE;
-            if (code == CLI_DONE && !options->json) {
-                print_result(result, options->has_versus);
-            }
+            code = measure_shape(options, run, &s, options->has_versus ? &versus : NULL, &shapes[i]);
         }
         if (options->has_versus) {
             session_close(&versus);
         }
-        session_close(&a);
+        session_close(&s);
     }
     return code;
 }
@@ -449,10 +462,31 @@ static void join_words(int argc, char **argv, char *text, size_t size)
     }
 }
 
+/* Measures everything and reports it. */
+static int measure_and_finish(bench_options *options, const char *command, const bench_shape *shapes, size_t n_shapes,
+                              const json_t *old)
+{
+    char machine[128], date[32] = "";
+    const time_t now = time(NULL);
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
+    machine_name(machine, sizeof machine);
+    bench_run run = {.machine = machine, .date = date, .command = command, .exactness = options->device.exactness};
+    for (size_t c = 0; c < options->n_counts; c++) {
+        run.n_threads = options->thread_counts[c] > run.n_threads ? options->thread_counts[c] : run.n_threads;
+    }
+    run.results = cli_allocate((options->n_counts * n_shapes + 1) * sizeof *run.results);
+    int code = measure_all(options, &run, shapes, n_shapes);
+    if (code == CLI_DONE) {
+        code = finish(options, &run, old);
+    }
+    free(run.results);
+    return code;
+}
+
 static int run_bench(int argc, char **argv)
 {
     bench_options options = {.device = CLI_DEVICE_INIT, .versus = CLI_DEVICE_INIT, .seconds = 0.3, .bound = 0.1};
-    char machine[128], command[512], date[32] = "";
+    char command[512];
     bench_shape *shapes;
     size_t n_shapes;
     json_t *old = NULL;
@@ -469,30 +503,8 @@ static int run_bench(int argc, char **argv)
     }
     code = read_all_shapes(&options, &shapes, &n_shapes);
     code = code == CLI_DONE ? check_files(&options, &old) : code;
-    if (code != CLI_DONE) {
-        json_decref(old);
-        free(shapes);
-        return code;
-    }
-    const time_t now = time(NULL);
-    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
-    machine_name(machine, sizeof machine);
-    bench_run run;
-    memset(&run, 0, sizeof run);
-    run.machine = machine;
-    run.date = date;
-    run.command = command;
-    run.exactness = options.device.exactness;
-    for (size_t c = 0; c < options.n_counts; c++) {
-        run.n_threads = options.thread_counts[c] > run.n_threads ? options.thread_counts[c] : run.n_threads;
-    }
-    run.results = cli_allocate((options.n_counts * n_shapes + 1) * sizeof *run.results);
-    code = measure_all(&options, &run, shapes, n_shapes);
-    if (code == CLI_DONE) {
-        code = finish(&options, &run, old);
-    }
+    code = code == CLI_DONE ? measure_and_finish(&options, command, shapes, n_shapes, old) : code;
     json_decref(old);
-    free(run.results);
     free(shapes);
     return code;
 }

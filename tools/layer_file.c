@@ -313,8 +313,8 @@ static void take_shown_kind(case_file *c, const char *list_key, const json_t *li
         bad_config(c, list_key, list, "a list with %s: the layer has tensors of that", type_of_kind(shown));
     } else if (shown == DSR_LAYER_WINDOW && (list == NULL || n_same < json_array_size(list))) {
         cli_error(c->command,
-                  "%s: note: taken for a layer of the window alone: there is no tensor %scompressor.*, and that prefix "
-                  "has no layer number to look up",
+                  "%s: note: taken for a layer of the window alone: there is no tensor %scompressor.*, and no entry of "
+                  "layer_types for a layer number in that prefix",
                   c->path, layer->prefix);
     }
 }
