@@ -28,9 +28,9 @@ typedef struct cpu_device {
     dsr_context *context;
     dsri_candidates candidates[DSRI_N_OPS];
     uint32_t n_threads;
-    unsigned char *scratch; /* DSRI_SCRATCH_BYTES per thread */
-    task_cursor *cursors;   /* one per thread */
-    dsri_pool *pool;        /* null: the caller alone, or the host's runner */
+    dsri_worker_memory *memory; /* one per thread */
+    task_cursor *cursors;       /* likewise */
+    dsri_pool *pool;            /* null: the caller alone, or the host's runner */
     dsr_parallel_fn parallel;
     void *parallel_user;
     uint64_t fork_serial;
@@ -106,19 +106,19 @@ static void close_device(void *device, int is_forked)
     const dsr_allocator *allocator = &cpu->context->allocator;
     dsri_pool_destroy(cpu->pool, is_forked);
     dsri_release(allocator, cpu->cursors, cpu->n_threads * sizeof *cpu->cursors);
-    dsri_release(allocator, cpu->scratch, (size_t)cpu->n_threads * DSRI_SCRATCH_BYTES);
+    dsri_release(allocator, cpu->memory, cpu->n_threads * sizeof *cpu->memory);
     dsri_release(allocator, cpu, sizeof *cpu);
 }
 
 static dsr_status allocate_workers(cpu_device *cpu)
 {
     const dsr_allocator *allocator = &cpu->context->allocator;
-    const size_t scratch_bytes = (size_t)cpu->n_threads * DSRI_SCRATCH_BYTES;
-    cpu->scratch = dsri_allocate(allocator, scratch_bytes, PAGE_BYTES);
+    const size_t memory_bytes = cpu->n_threads * sizeof *cpu->memory;
+    cpu->memory = dsri_allocate(allocator, memory_bytes, PAGE_BYTES);
     cpu->cursors = dsri_allocate(allocator, cpu->n_threads * sizeof *cpu->cursors, _Alignof(task_cursor));
-    if (!cpu->scratch || !cpu->cursors)
+    if (!cpu->memory || !cpu->cursors)
         return dsri_fail(cpu->context, DSR_ERR_OUT_OF_MEMORY, "context: %zu bytes of scratch could not be allocated",
-                         scratch_bytes);
+                         memory_bytes);
     memset(cpu->cursors, 0, cpu->n_threads * sizeof *cpu->cursors);
     return DSR_OK;
 }
@@ -246,7 +246,7 @@ static void run_task(const cpu_device *cpu, const dsri_command *command, uint32_
 {
     const dsri_cpu_kernel *kernel = command->kernel;
     const dsri_fp_mode mode = dsri_fp_mode_enter();
-    kernel->run(command->plan, phase, task, cpu->scratch + (size_t)worker * DSRI_SCRATCH_BYTES);
+    kernel->run(command->plan, phase, task, cpu->memory[worker].scratch);
     dsri_fp_mode_leave(mode);
 }
 
@@ -270,6 +270,8 @@ static void run_numbered_task(void *context, uint32_t task, uint32_t worker)
 {
     const phase_fork *fork = context;
     task_cursor *cursor = &fork->cpu->cursors[worker];
+    if (cursor->fork_serial != fork->serial)
+        fork->cpu->memory[worker].kept.owner = NULL;
     if (cursor->fork_serial != fork->serial || task < cursor->first_task)
         *cursor = (task_cursor){.fork_serial = fork->serial, .command = fork->wave->first};
     while (task - cursor->first_task >= tasks_of(cursor->command, fork->phase)) {
@@ -320,9 +322,11 @@ static dsr_status run_phase(cpu_device *cpu, const dsri_wave *wave, uint32_t pha
 static void run_wave_alone(const cpu_device *cpu, const dsri_wave *wave)
 {
     for (const dsri_command *command = wave->first; command; command = command->next_in_wave)
-        for (uint32_t phase = 0; phase < command->n_launches; phase++)
+        for (uint32_t phase = 0; phase < command->n_launches; phase++) {
+            cpu->memory[0].kept.owner = NULL;
             for (uint32_t task = 0; task < command->grid[phase]; task++)
                 run_task(cpu, command, phase, task, 0);
+        }
 }
 
 static uint32_t count_phases(const dsri_wave *wave)

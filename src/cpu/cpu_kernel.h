@@ -14,7 +14,35 @@
 enum { DSRI_MAX_PHASES = 6 };
 
 /* Scratch a worker hands to every task it runs, 64-byte aligned, contents undefined. */
-enum { DSRI_SCRATCH_BYTES = 512 * 1024 };
+enum { DSRI_SCRATCH_BYTES = 512 * 1024, DSRI_KEPT_BYTES = 288 * 1024 };
+
+/* What a worker keeps from one task of a phase to the next: what a kernel made of an operand that these tasks share.
+ * The back end empties it before the worker's first task of a phase. */
+typedef struct dsri_kept {
+    const void *owner; /* the row's plan whose operand it is; null: it is empty */
+    uint32_t query;    /* of the row */
+    _Alignas(64) uint8_t bytes[DSRI_KEPT_BYTES];
+} dsri_kept;
+
+/* Tasks are given the address of the scratch. */
+typedef struct dsri_worker_memory {
+    _Alignas(64) uint8_t scratch[DSRI_SCRATCH_BYTES];
+    dsri_kept kept;
+} dsri_worker_memory;
+
+static inline dsri_kept *dsri_kept_beside(void *scratch)
+{
+    return &((dsri_worker_memory *)scratch)->kept;
+}
+
+/* Whether the worker's last task left what is made of the query of a row; if not, the caller makes it. */
+static inline int dsri_is_kept(dsri_kept *kept, const void *row, uint32_t query)
+{
+    const int is_kept = kept->owner == row && kept->query == query;
+    kept->owner = row;
+    kept->query = query;
+    return is_kept;
+}
 
 typedef struct dsri_cpu_kernel {
     dsri_op op;

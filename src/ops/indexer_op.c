@@ -231,7 +231,7 @@ static dsr_status sum_workspace(const dsri_check *check, const dsr_indexer_desc 
     uint64_t n_queries = 0, total = 64;
     for (uint32_t r = 0; r < desc->n_rows; r++) {
         const dsr_indexer_row *row = &desc->rows[r];
-        const size_t region_bytes = dsri_indexer_region_of(n_causal_of(row), desc->n_heads).size_bytes;
+        const size_t region_bytes = dsri_indexer_region_of(n_causal_of(row)).size_bytes;
         uint64_t row_bytes;
         n_queries += n_queries_of(row);
         DSRI_TRY(dsri_check_u32(check, r, "number of all queries", n_queries));
@@ -333,7 +333,7 @@ static void plan_rows(const dsr_indexer_desc *desc, const indexer_addresses *at,
         plan->n_queries += to->n_queries;
         to->n_tiles = n_tiles_of(to);
         plan->first_tile[r + 1] = plan->first_tile[r] + to->n_queries * to->n_tiles;
-        region += to->n_queries * dsri_indexer_region_of(n_causal_of(row), plan->n_heads).size_bytes;
+        region += to->n_queries * dsri_indexer_region_of(n_causal_of(row)).size_bytes;
         add_row_ranges(plan, r, footprint);
     }
     dsri_footprint_write(footprint, WORKSPACE, DSRI_SHARED, workspace, (uint64_t)(region - workspace));

@@ -7,8 +7,6 @@
 enum { DSRI_SCORE_BLOCK = 16 }; /* scores under one block maximum */
 
 typedef struct dsri_indexer_region {
-    size_t packed_q;     /* float [128][n_heads] in the kernel's order: the query widened, heads as lanes */
-    size_t exact_q;      /* the query as bytes: 64 bytes, and 136 per head (src/cpu/kernels/exact) */
     size_t scores;       /* float [n_causal]: used where the caller gave no scores */
     size_t block_maxima; /* float [n_blocks]: the greatest of 16 consecutive scores, -inf past the last of them */
     uint64_t n_blocks;   /* a multiple of 64 */
@@ -16,12 +14,10 @@ typedef struct dsri_indexer_region {
 } dsri_indexer_region;
 
 /* n_causal: keys that the row's last query sees (the longest list of the row's queries). */
-DSRI_LAYOUT_CODE dsri_indexer_region dsri_indexer_region_of(uint64_t n_causal, uint32_t n_heads)
+DSRI_LAYOUT_CODE dsri_indexer_region dsri_indexer_region_of(uint64_t n_causal)
 {
     dsri_indexer_region r;
-    r.packed_q = 0;
-    r.exact_q = r.packed_q + (size_t)DSRI_INDEX_DIM * n_heads * sizeof(float);
-    r.scores = r.exact_q + 64 + (size_t)(DSRI_INDEX_DIM + 8) * n_heads;
+    r.scores = 0;
     r.block_maxima = r.scores + dsri_align64((size_t)n_causal * sizeof(float));
     r.n_blocks = ((n_causal + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK + 63) & ~(uint64_t)63;
     r.size_bytes = r.block_maxima + (size_t)r.n_blocks * sizeof(float);

@@ -25,7 +25,7 @@ static dsri_indexer_plan draw_plan(random_stream *random)
     row->weights = new_f32(random, any_pattern(random), 0x1p-6f, plan.n_heads);
     row->scores = new_array(row->kv_len * sizeof(float));
     row->output = new_array(plan.top_k * sizeof(int32_t));
-    row->workspace = new_array(dsri_indexer_region_of(row->kv_len, plan.n_heads).size_bytes);
+    row->workspace = new_array(dsri_indexer_region_of(row->kv_len).size_bytes);
     return plan;
 }
 

@@ -97,7 +97,7 @@ static void compare(random_stream *random, const dsri_cpu_kernel *kernel, dsri_i
 {
     for (uint32_t r = 0; r < plan->n_rows; r++) {
         dsri_indexer_row_plan *row = &plan->rows[r];
-        const dsri_indexer_region region = dsri_indexer_region_of(causal_keys(row, row->n_queries - 1), plan->n_heads);
+        const dsri_indexer_region region = dsri_indexer_region_of(causal_keys(row, row->n_queries - 1));
         row->output = new_array(want[r].lists_bytes);
         row->workspace = new_array(row->n_queries * region.size_bytes);
         if (row->scores) {

@@ -85,7 +85,7 @@ static void draw_indexer_row(random_stream *random, const dsri_indexer_plan *pla
     row->output = new_array((size_t)row->n_queries * plan->top_k * sizeof *row->output);
     row->scores = new_array((size_t)(row->n_queries * row->kv_len) * sizeof *row->scores);
     const uint64_t n_causal = ((uint64_t)row->start_pos + row->n_queries) / row->ratio;
-    row->workspace = new_array(row->n_queries * dsri_indexer_region_of(n_causal, plan->n_heads).size_bytes);
+    row->workspace = new_array(row->n_queries * dsri_indexer_region_of(n_causal).size_bytes);
 }
 
 static void check_indexer_row(const dsri_indexer_plan *plan, const dsri_indexer_row_plan *row)

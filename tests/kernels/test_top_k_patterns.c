@@ -162,7 +162,7 @@ static const struct {
 /* The workspace as the score phase leaves it: with the maxima of blocks, and poison where nothing is written. */
 static uint8_t *new_workspace(const float *scores, uint32_t n)
 {
-    const dsri_indexer_region region = dsri_indexer_region_of(n, 32);
+    const dsri_indexer_region region = dsri_indexer_region_of(n);
     uint8_t *workspace = new_array(region.size_bytes);
     float *maxima = (void *)(workspace + region.block_maxima);
     for (uint32_t t = 0; t < n; t++) {
@@ -194,11 +194,11 @@ static void check(uint32_t shape, uint32_t n, uint32_t top_k)
 
     for (const dsri_cpu_kernel *const *kernel = indexer_kernels; *kernel; kernel++) {
         if (can_run(*kernel)) {
-            static uint8_t scratch[DSRI_SCRATCH_BYTES] __attribute__((aligned(64)));
+            static dsri_worker_memory memory;
             char what[96];
             row->output = new_array(top_k * sizeof *row->output);
-            pattern_fill_bits(&random, scratch, sizeof scratch / 8);
-            (*kernel)->run(&plan, (*kernel)->n_phases - 1, 0, scratch);
+            pattern_fill_bits(&random, memory.scratch, sizeof memory.scratch / 8);
+            (*kernel)->run(&plan, (*kernel)->n_phases - 1, 0, memory.scratch);
             snprintf(what, sizeof what, "%s, %" PRIu32 " scores, top %" PRIu32, shapes[shape].name, n, top_k);
             assert_bits(*kernel, what, DSR_DTYPE_I32, row->output, want, top_k * sizeof *want);
         }

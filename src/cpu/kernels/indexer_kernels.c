@@ -1,4 +1,4 @@
-/* Lightning indexer, device-exact: pack the queries, score the keys, select. */
+/* Lightning indexer, device-exact: score the keys, select. */
 #include "cpu/cpu_kernel.h"
 #include "cpu/kernels/indexer_chain.h"
 
@@ -18,8 +18,7 @@ const dsri_cpu_kernel DSRI_KERNEL(indexer) = {
     .isa = DSRI_ISA_ENUM,
     .exactness = DSR_EXACT_DEVICE,
     .n_phases = N_PHASES,
-    .phase_names = {DSRI_KERNEL_NAME("indexer_pack_bf16"), DSRI_KERNEL_NAME("indexer_scores_bf16"),
-                    DSRI_KERNEL_NAME("indexer_top_k_f32")},
+    .phase_names = {DSRI_KERNEL_NAME("indexer_scores_bf16"), DSRI_KERNEL_NAME("indexer_top_k_f32")},
     .n_tasks = n_tasks,
     .run = run,
 };

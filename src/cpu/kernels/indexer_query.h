@@ -2,6 +2,7 @@
 #ifndef DSRI_INDEXER_QUERY_H
 #define DSRI_INDEXER_QUERY_H
 
+#include "cpu/cpu_kernel.h"
 #include "cpu/kernels/top_k.h"
 #include "ops/op_plans.h"
 
@@ -10,14 +11,14 @@ enum {
     TASK_KEYS_STEP = 32 /* what AMX kernels take at once, a multiple of DSRI_SCORE_BLOCK */
 };
 
-enum { PHASE_PACK, PHASE_SCORE, PHASE_SELECT, N_PHASES };
+enum { PHASE_SCORE, PHASE_SELECT, N_PHASES };
 
 /* One query of a row. */
 typedef struct query {
     const uint16_t *q;
     const float *weights;
     uint64_t n_causal;
-    float *packed_q; /* in the kernel's order */
+    float *packed_q; /* [128][n_heads] in the kernel's order */
     uint8_t *exact_q;
     float *scores;
     float *block_maxima;
@@ -29,16 +30,22 @@ static inline uint64_t causal_keys(const dsri_indexer_row_plan *row, uint32_t i)
     return ((uint64_t)row->start_pos + i + 1) / row->ratio;
 }
 
-static inline query query_of(const dsri_indexer_plan *plan, const dsri_indexer_row_plan *row, uint32_t i)
+/* Room for the packed query, and for the query as bytes: 64 bytes, and 136 per head (src/cpu/kernels/exact). */
+enum { PACKED_Q_BYTES = MAX_HEADS * DSRI_INDEX_DIM * sizeof(float), EXACT_Q_BYTES = 64 + MAX_HEADS * 136 };
+
+_Static_assert(PACKED_Q_BYTES + EXACT_Q_BYTES <= DSRI_KEPT_BYTES, "room");
+
+static inline query query_of(const dsri_indexer_plan *plan, const dsri_indexer_row_plan *row, uint32_t i,
+                             dsri_kept *kept)
 {
-    const dsri_indexer_region region = dsri_indexer_region_of(causal_keys(row, row->n_queries - 1), plan->n_heads);
+    const dsri_indexer_region region = dsri_indexer_region_of(causal_keys(row, row->n_queries - 1));
     uint8_t *base = row->workspace + i * region.size_bytes;
     query x;
     x.q = row->q + (size_t)i * plan->n_heads * DSRI_INDEX_DIM;
     x.weights = row->weights + (size_t)i * plan->n_heads;
     x.n_causal = causal_keys(row, i);
-    x.packed_q = (void *)(base + region.packed_q);
-    x.exact_q = base + region.exact_q;
+    x.packed_q = (void *)kept->bytes;
+    x.exact_q = kept->bytes + PACKED_Q_BYTES;
     x.scores = row->scores ? row->scores + i * row->kv_len : (void *)(base + region.scores);
     x.block_maxima = (void *)(base + region.block_maxima);
     x.n_blocks = region.n_blocks;
@@ -150,21 +157,24 @@ static inline void select_keys(const dsri_indexer_plan *plan, const indexer_task
                  t->row->output + t->index * t->row->output_stride, scratch);
 }
 
-/* Runs a task of an indexer kernel, which brings its own packing of a query and scores of a task's keys. */
+/* Runs a task of an indexer kernel, which brings its own packing of a query and scores of a task's keys. Each worker
+ * packs the queries of its tasks for itself: that takes less than to fetch them from the cache of another core. */
 static inline void run_indexer_task(const dsri_indexer_plan *plan, uint32_t phase, uint32_t task, void *scratch,
                                     void (*pack)(const query *x, uint32_t n_heads),
                                     void (*score)(const indexer_task *t, const query *x, uint32_t n_heads,
                                                   void *scratch))
 {
     const indexer_task t = find_task(plan, phase, task);
-    const query x = query_of(plan, t.row, t.index);
+    dsri_kept *const kept = dsri_kept_beside(scratch);
+    const query x = query_of(plan, t.row, t.index, kept);
 
-    if (phase == PHASE_PACK)
-        pack(&x, plan->n_heads);
-    else if (phase == PHASE_SCORE)
-        score(&t, &x, plan->n_heads, scratch);
-    else
+    if (phase == PHASE_SELECT) {
         select_keys(plan, &t, &x, scratch);
+        return;
+    }
+    if (!dsri_is_kept(kept, t.row, t.index))
+        pack(&x, plan->n_heads);
+    score(&t, &x, plan->n_heads, scratch);
 }
 
 #endif

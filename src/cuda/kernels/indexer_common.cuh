@@ -32,7 +32,7 @@ static __device__ __forceinline__ void query_at(const dsri_indexer_plan &plan, u
 {
     const dsri_indexer_row_plan &row = plan.rows[r];
     const uint32_t n_last = (row.start_pos + row.n_queries) / row.ratio;
-    const dsri_indexer_region region = dsri_indexer_region_of(n_last, plan.n_heads);
+    const dsri_indexer_region region = dsri_indexer_region_of(n_last);
     uint8_t *own = row.workspace + i * region.size_bytes;
     at.keys = row.keys;
     at.q = row.q + (uint64_t)i * plan.n_heads * DSRI_INDEX_DIM;

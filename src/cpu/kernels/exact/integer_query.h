@@ -20,7 +20,7 @@ enum {
     F32_EXPONENT_SHIFT = 23
 };
 
-/* In the workspace, at its region's exact_q. Words of a panel: [QUERY_WORDS][heads of the panel]; word g holds features
+/* At the query's exact_q. Words of a panel: [QUERY_WORDS][heads of the panel]; word g holds features
  * 8g, 8g + 2, 8g + 4, 8g + 6, and word 16 + g those after them: the order in which nibbles lie in the bytes of a key.
  */
 typedef struct integer_query {
