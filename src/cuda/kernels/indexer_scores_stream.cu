@@ -45,6 +45,7 @@ static __device__ __forceinline__ line_place place_of(const dsri_indexer_plan &p
 struct key_piece {
     const uint8_t *from;
     uint32_t n_there;
+    uint64_t policy;
 };
 
 static __device__ __forceinline__ key_piece find_keys(const dsri_indexer_plan &plan, uint32_t number)
@@ -53,7 +54,7 @@ static __device__ __forceinline__ key_piece find_keys(const dsri_indexer_plan &p
     const dsri_indexer_row_plan &row = plan.rows[at.r];
     const uint32_t n_seen = (row.start_pos + at.i + 1) / row.ratio;
     const uint32_t key = at.tile * INDEX_TILE + threadIdx.x / 32 * ROW_KEYS;
-    key_piece piece = {nullptr, 0};
+    key_piece piece = {nullptr, 0, cache_policy(row.n_queries == 1)};
     if (key < n_seen)
         piece.from = dsri_cache_at(&row.keys, key).values; /* 16 keys are in one page */
     if (piece.from)
@@ -67,7 +68,7 @@ static __device__ __forceinline__ void bring_keys(const key_piece &piece, uint32
     ring.n_there[slot] = piece.n_there;
     shared_barrier_arrive_expecting(&ring.full[slot], piece.n_there * DSRI_INDEX_DIM * 2);
     if (piece.n_there)
-        copy_bulk(ring.keys[slot], piece.from, piece.n_there * DSRI_INDEX_DIM * 2, &ring.full[slot]);
+        copy_bulk(ring.keys[slot], piece.from, piece.n_there * DSRI_INDEX_DIM * 2, &ring.full[slot], piece.policy);
 }
 
 /* A query's heads, and its tiles of the line. */
@@ -133,7 +134,7 @@ static __device__ __forceinline__ void score_piece(const dsri_indexer_plan &plan
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t slot = 0, parity = 0, to_bring = number + STREAM_STAGES, batch_end = number + 32;
     stream_query<NTILES> query;
-    key_piece piece = {nullptr, 0}; /* of tile batch_end - 32 + lane */
+    key_piece piece = {nullptr, 0, 0}; /* of tile batch_end - 32 + lane */
     place_query(plan, number, query);
 #pragma unroll
     for (uint32_t i = 0; i < NTILES / 2; i++) {

@@ -133,13 +133,24 @@ static __device__ __forceinline__ void send_float4(float4 *p, float4 x, uint64_t
                  : "memory");
 }
 
-/* n_bytes, a multiple of 16, to shared memory; they arrive at the barrier. */
-static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier)
+/* How copies leave lines in the L2 cache: those of what is read once make room for others first. */
+static __device__ __forceinline__ uint64_t cache_policy(bool is_read_once)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 :
-                 : "r"(shared_address(to)), "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
-                 : "memory");
+    uint64_t first, normal;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+    return is_read_once ? first : normal;
+}
+
+/* n_bytes, a multiple of 16, to shared memory; they arrive at the barrier. */
+static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier,
+                                                 uint64_t policy)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+        :
+        : "r"(shared_address(to)), "l"(from), "r"(n_bytes), "r"(shared_address(barrier)), "l"(policy)
+        : "memory");
 }
 
 /* ---- copies from global to shared memory that finish at a wait ---- */

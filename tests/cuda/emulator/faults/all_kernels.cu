@@ -87,7 +87,7 @@ BODY(right_bulk)
     __syncthreads();
     if (t == 0) {
         shared_barrier_arrive_expecting(barrier_of(words), 64);
-        copy_bulk(words, data, 64, barrier_of(words));
+        copy_bulk(words, data, 64, barrier_of(words), cache_policy(true));
     }
     shared_barrier_wait(barrier_of(words), 0);
     data[t] = words[t % 16];

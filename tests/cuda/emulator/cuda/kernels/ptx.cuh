@@ -113,7 +113,12 @@ static inline void send_float4(float4 *p, float4 x, uint64_t *barrier, uint32_t 
     emulator_send(peer_address(p, rank), &x, sizeof x, peer_address(barrier, rank));
 }
 
-static inline void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier)
+static inline uint64_t cache_policy(bool is_read_once)
+{
+    return is_read_once;
+}
+
+static inline void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier, uint64_t)
 {
     emulator_copy_bulk(to, from, n_bytes, shared_address(barrier));
 }
