@@ -24,6 +24,7 @@ struct indexer_query {
     uint32_t n_seen;   /* keys the query sees */
     uint32_t n_scores; /* scores to write */
     int32_t offset;
+    bool reads_alone; /* no other query of the row reads the keys */
 };
 
 /* Query i of row r. */
@@ -43,6 +44,7 @@ static __device__ __forceinline__ void query_at(const dsri_indexer_plan &plan, u
     at.n_scores = row.scores ? (uint32_t)row.kv_len : at.n_seen;
     at.output = row.output + i * row.output_stride;
     at.offset = row.offset;
+    at.reads_alone = row.n_queries == 1;
 }
 
 /* The query numbered `number` through all rows. */

@@ -57,6 +57,7 @@ static __device__ __noinline__ void stage_half_fp4(const indexer_query &at, uint
  */
 struct fp4_source {
     const uint8_t *values, *scales;
+    uint64_t policy;
     uint32_t n_keys;
 };
 
@@ -66,6 +67,7 @@ static __device__ __forceinline__ fp4_source source_of_fp4(const indexer_query &
     fp4_source from;
     from.values = at.keys.pages + 16 * lane;
     from.scales = at.keys.pages + at.keys.scales_offset + 16 * lane;
+    from.policy = cache_policy(at.reads_alone);
     from.n_keys = at.keys.page_table == nullptr ? at.n_seen : 0;
     return from;
 }
@@ -79,9 +81,9 @@ static __device__ __forceinline__ void stage_fp4_keys(const indexer_query &at, c
         const uint8_t *values = from.values + (uint64_t)first_key * DSRI_FP4_KEY_BYTES;
 #pragma unroll
         for (uint32_t i = 0; i < FP4_TILE / 8; i++)
-            copy_async_16(&stage.values[8 * i + lane / 4][lane % 4], values + 512 * i, 16);
+            copy_async_16_by(&stage.values[8 * i + lane / 4][lane % 4], values + 512 * i, from.policy);
         if (lane < FP4_TILE / 4)
-            copy_async_16(&stage.scales[4 * lane], from.scales + first_key * 4ull, 16);
+            copy_async_16_by(&stage.scales[4 * lane], from.scales + first_key * 4ull, from.policy);
         return;
     }
     stage_half_fp4(at, first_key, stage.values, stage.scales);

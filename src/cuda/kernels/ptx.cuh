@@ -164,6 +164,15 @@ static __device__ __forceinline__ void copy_async_16(void *to, const void *from,
                  : "memory");
 }
 
+/* 16 bytes, by a cache policy. */
+static __device__ __forceinline__ void copy_async_16_by(void *to, const void *from, uint64_t policy)
+{
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared_address(to)), "l"(from), "l"(policy)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void copy_async_4(void *to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(shared_address(to)), "l"(from) : "memory");

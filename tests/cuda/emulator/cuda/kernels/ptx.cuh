@@ -134,6 +134,11 @@ static inline void copy_async_16(void *to, const void *from, uint32_t n_bytes)
     emulator_copy_async(to, from, n_bytes, 16 - n_bytes);
 }
 
+static inline void copy_async_16_by(void *to, const void *from, uint64_t)
+{
+    copy_async_16(to, from, 16);
+}
+
 static inline void copy_async_4(void *to, const void *from)
 {
     if (((uintptr_t)to | (uintptr_t)from) % 4 != 0)
