@@ -191,7 +191,7 @@ static dsri_cuda_grid select_grid(const void *plan)
  * rings of 5 stages, and queries of up to 2 groups of 64 heads; wide_shared of kernels/indexer_fp4_wide.cu: 16 rings of
  * 4 stages, and 64 heads. */
 enum {
-    SELECT_SHARED_BYTES = 2048 * 4 + 2052 * 4 + 2112 * 12 + 8 * 512 * 8 + 320,
+    SELECT_SHARED_BYTES = 2080 * 4 + 2052 * 4 + 2112 * 12 + 8 * 514 * 8 + 320,
     ROW_SCORES_SHARED_BYTES = 8 * 5 * 4096 + 64 * 8 + 256,
     STREAM_SCORES_SHARED_BYTES = 8 * (2 * 4096 + 128) + 64 * 20 * 16,
     WIDE_SCORES_SHARED_BYTES = 16 * 4 * (2048 + 128) + 8192 + 512 + 512 + 64 + 128,

@@ -6,9 +6,7 @@
  * more of its best than its even share of k to all blocks; a value's place is then the sum of its places in these
  * lists. What is better than all that was not sent is placed for sure.
  *
- * Where that is not k, where many values fall in one bin, and for longer lists, one block walks all scores in device
- * memory. Counting them (as ordered words) in windows of 2,048 bins from the greatest down finds a bound that k reach;
- * a crowded bin is cut into finer bins, at last by index. */
+ * Where that is not k, where many values fall in one bin, and for longer lists: indexer_select_any.cuh. */
 #ifndef DSRI_INDEXER_SELECT_CUH
 #define DSRI_INDEXER_SELECT_CUH
 
@@ -28,7 +26,6 @@ enum {
     SELECT_CHUNK = 32,
     SELECT_BINS = 2048,
     SELECT_OWN_BINS = SELECT_BINS / SELECT_THREADS,
-    SELECT_FIRST_SHIFT = 15,
     SELECT_CROWD = 64, /* values of a bin that are still sorted by comparing each two */
     SELECT_MOST = 2048 /* of k */
 };
@@ -38,16 +35,12 @@ static_assert(SELECT_OWN_BINS == 4, "bins of a thread are read at once");
 enum list_end { LIST_IS_ALL, LIST_HAS_MORE, LIST_HAS_FAILED };
 
 struct select_shared {
-    uint32_t bins[SELECT_BINS]; /* counts; zeros between uses */
+    uint32_t bins[SELECT_BINS + 32]; /* counts, zeros between uses; then of what is in no bin, a lane's each */
     uint32_t starts[SELECT_BINS + 4];
-    union {
-        uint64_t items[SELECT_MOST];                 /* of the general case */
-        uint64_t sorted[SELECT_MOST + SELECT_CROWD]; /* of the usual case */
-    };
+    uint64_t sorted[SELECT_MOST + SELECT_CROWD];
     uint32_t groups[SELECT_MOST + SELECT_CROWD];
     uint32_t tops[SELECT_WARPS], leasts[SELECT_WARPS], warp_sums[SELECT_WARPS];
     uint32_t last_bin, n_best, is_crowded; /* of the last counts */
-    uint32_t bin, before, inside, n_items; /* of the last search of the general case */
 };
 
 /* Values to choose from: a part of scores or maxima, or scores of the keys of listed groups of 16. */
@@ -93,7 +86,7 @@ static __device__ __forceinline__ uint64_t item_of(float value, uint32_t key)
 }
 
 /* Sum of what lower threads give; `total` of all. */
-static __device__ __forceinline__ uint32_t sum_before(uint32_t mine, uint32_t &total, select_shared &shared)
+static __device__ __forceinline__ uint32_t sum_before(uint32_t mine, uint32_t &total, uint32_t warp_sums[SELECT_WARPS])
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t sum = mine;
@@ -103,9 +96,9 @@ static __device__ __forceinline__ uint32_t sum_before(uint32_t mine, uint32_t &t
         sum += lane >= s ? other : 0;
     }
     if (lane == 31)
-        shared.warp_sums[warp] = sum;
+        warp_sums[warp] = sum;
     __syncthreads();
-    const uint32_t of_warp = lane < SELECT_WARPS ? shared.warp_sums[lane] : 0;
+    const uint32_t of_warp = lane < SELECT_WARPS ? warp_sums[lane] : 0;
     total = __reduce_add_sync(0xffffffffu, of_warp);
     return sum - mine + __reduce_add_sync(0xffffffffu, lane < warp ? of_warp : 0);
 }
@@ -214,11 +207,11 @@ static __device__ __forceinline__ void count_own(const float4 own[SELECT_OWN], u
         if (4 * j * SELECT_THREADS >= n)
             break;
         const float four[4] = {own[j].x, own[j].y, own[j].z, own[j].w};
-        uint32_t slot[4] = {};
+        uint32_t slot[4];
 #pragma unroll
         for (uint32_t e = 0; e < 4; e++)
-            if (four[e] >= scale.least)
-                slot[e] = atomicAdd(&shared.bins[bin_of(scale, four[e])], 1u);
+            slot[e] = atomicAdd(
+                &shared.bins[four[e] >= scale.least ? bin_of(scale, four[e]) : SELECT_BINS + threadIdx.x % 32], 1u);
         slots[j] = (slot[0] & 255u) | (slot[1] & 255u) << 8 | (slot[2] & 255u) << 16 | slot[3] << 24;
     }
 }
@@ -235,7 +228,7 @@ static __device__ __forceinline__ select_best start_best(uint32_t m, select_shar
     uint32_t total;
     __syncthreads();
     const uint4 counts = take_counts(shared);
-    const uint32_t first = sum_before(counts.x + counts.y + counts.z + counts.w, total, shared);
+    const uint32_t first = sum_before(counts.x + counts.y + counts.z + counts.w, total, shared.warp_sums);
     const uint32_t second = first + counts.x, third = second + counts.y, fourth = third + counts.z;
     const uint32_t end = fourth + counts.w;
     reinterpret_cast<uint4 *>(shared.starts)[threadIdx.x] = make_uint4(first, second, third, fourth);
@@ -270,12 +263,16 @@ static __device__ __forceinline__ void take_best(const select_source &from, cons
         const float four[4] = {own[j].x, own[j].y, own[j].z, own[j].w};
         const uint32_t number = 4 * (j * SELECT_THREADS + threadIdx.x);
         const uint32_t key = number < from.n ? key_of(from, number) : 0;
+        uint32_t bins[4], starts[4];
 #pragma unroll
         for (uint32_t e = 0; e < 4; e++) {
-            const uint32_t bin = bin_of(scale, four[e]);
-            if (four[e] >= scale.least && bin <= best.last_bin)
-                take(shared.starts[bin] + (slots[j] >> 8 * e & 255u), four[e], key + e);
+            bins[e] = bin_of(scale, four[e]);
+            starts[e] = shared.starts[bins[e]];
         }
+#pragma unroll
+        for (uint32_t e = 0; e < 4; e++)
+            if (four[e] >= scale.least && bins[e] <= best.last_bin)
+                take(starts[e] + (slots[j] >> 8 * e & 255u), four[e], key + e);
     }
 }
 
@@ -351,151 +348,6 @@ static __device__ __forceinline__ void place_best(const select_scale &scale, uin
         if (rank < m)
             place(rank, item);
     }
-}
-
-/* ---- the general case: one block, scores in device memory ---- */
-
-/* Calls visit(value, key) for all scores as ordered words. */
-template <typename Visit> static __device__ __forceinline__ void walk_values(const select_source &from, Visit visit)
-{
-#pragma unroll 2
-    for (uint32_t i = threadIdx.x; 4 * i < from.n; i += SELECT_THREADS) {
-        const float4 four = load_four(from, i);
-        const uint32_t key = key_of(from, 4 * i);
-        visit(ordered_score(four.x), key);
-        visit(ordered_score(four.y), key + 1);
-        visit(ordered_score(four.z), key + 2);
-        visit(ordered_score(four.w), key + 3);
-    }
-}
-
-static __device__ uint32_t find_greatest(const select_source &from, select_shared &shared)
-{
-    uint32_t greatest = 0;
-    walk_values(from, [&](uint32_t v, uint32_t) { greatest = max(greatest, v); });
-    greatest = __reduce_max_sync(0xffffffffu, greatest);
-    if (threadIdx.x % 32 == 0)
-        shared.tops[threadIdx.x / 32] = greatest;
-    __syncthreads();
-    return __reduce_max_sync(0xffffffffu, shared.tops[threadIdx.x % SELECT_WARPS]);
-}
-
-/* Finds the bin in which the `needed` best end, bin 0 being the best, and clears the bins. Gives the sum of counts. */
-static __device__ uint32_t find_bin(uint32_t needed, select_shared &shared)
-{
-    uint32_t total;
-    __syncthreads();
-    const uint4 four = take_counts(shared);
-    const uint32_t counts[4] = {four.x, four.y, four.z, four.w};
-    uint32_t before = sum_before(four.x + four.y + four.z + four.w, total, shared);
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        if (before < needed && before + counts[i] >= needed) {
-            shared.bin = 4 * threadIdx.x + i;
-            shared.before = before;
-            shared.inside = counts[i];
-        }
-        before += counts[i];
-    }
-    __syncthreads();
-    return total;
-}
-
-/* What reaches it: greater values, and of equal ones those with ~key >= rest. */
-struct select_bound {
-    uint32_t value, rest;
-};
-
-/* Least shift that brings [least, top] into the bins. */
-static __device__ __forceinline__ uint32_t shift_for(uint32_t range)
-{
-    const int bits = 32 - __clz((int)range);
-    return bits > 11 ? (uint32_t)(bits - 11) : 0;
-}
-
-/* A bound that the k best reach and no others; all that are not excluded if those are fewer. */
-static __device__ select_bound find_bound(const select_source &from, uint32_t k, uint32_t greatest,
-                                          select_shared &shared)
-{
-    uint32_t least = EXCLUDED + 1, top = greatest, shift = SELECT_FIRST_SHIFT, needed = k;
-    bool is_tied = false; /* only keys of value `tied` are left to tell apart, by ~key */
-    uint32_t tied = 0;
-    if (greatest < least)
-        return select_bound{least, 0};
-    for (;;) {
-        walk_values(from, [&](uint32_t v, uint32_t key) {
-            const uint32_t x = !is_tied ? v : v == tied ? ~key : 0;
-            const uint32_t bin = (top - x) >> shift;
-            if (x - least <= top - least && bin < SELECT_BINS)
-                atomicAdd(&shared.bins[bin], 1u);
-        });
-        const uint32_t total = find_bin(needed, shared);
-        const bool is_last_window = (top - least) >> shift < SELECT_BINS;
-        if (total < needed) {
-            if (is_last_window)
-                return select_bound{least, 0};
-            needed -= total;
-            top -= SELECT_BINS << shift;
-            shift = shift_for(top - least);
-            continue;
-        }
-        needed -= shared.before;
-        top -= shared.bin << shift;
-        const uint32_t width = (1u << shift) - 1, low = top - least > width ? top - width : least;
-        if (shared.inside == needed)
-            return is_tied ? select_bound{tied, low} : select_bound{low, 0};
-        if (shift == 0) {
-            tied = top;
-            is_tied = true;
-            top = 0xffffffffu;
-            least = ~(from.n_keys - 1);
-            shift = shift_for(top - least);
-        } else {
-            shift = shift > 11 ? shift - 11 : 0;
-        }
-    }
-}
-
-/* Sorts n items, a power of 2, the greatest first. */
-static __device__ void sort_items(uint64_t *items, uint32_t n)
-{
-    for (uint32_t run = 2; run <= n; run *= 2)
-        for (uint32_t distance = run / 2; distance > 0; distance /= 2) {
-            for (uint32_t i = threadIdx.x; i < n / 2; i += SELECT_THREADS) {
-                const uint32_t low = i / distance * 2 * distance + i % distance, high = low + distance;
-                const uint64_t a = items[low], b = items[high];
-                if ((a < b) == ((low & run) == 0)) {
-                    items[low] = b;
-                    items[high] = a;
-                }
-            }
-            __syncthreads();
-        }
-}
-
-/* Writes the keys of the k best plus offset, -1 past the last. By one block; the bins may hold anything. */
-static __device__ __noinline__ void select_in_general(const float *scores, uint32_t n, uint32_t k, int32_t *output,
-                                                      int32_t offset, select_shared &shared)
-{
-    const select_source from = part_of(scores, n, 0, 1);
-    const uint32_t n_sorted = k > 1 ? 1u << (32 - __clz((int)(k - 1))) : 1;
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < SELECT_BINS; i += SELECT_THREADS)
-        shared.bins[i] = 0;
-    for (uint32_t i = threadIdx.x; i < n_sorted; i += SELECT_THREADS)
-        shared.items[i] = 0;
-    if (threadIdx.x == 0)
-        shared.n_items = 0;
-    const uint32_t greatest = find_greatest(from, shared);
-    const select_bound bound = find_bound(from, k, greatest, shared);
-    walk_values(from, [&](uint32_t v, uint32_t key) {
-        if (v > bound.value || (v == bound.value && ~key >= bound.rest))
-            shared.items[atomicAdd(&shared.n_items, 1u)] = (uint64_t)v << 32 | (uint32_t)~key;
-    });
-    __syncthreads();
-    sort_items(shared.items, n_sorted);
-    for (uint32_t i = threadIdx.x; i < k; i += SELECT_THREADS)
-        output[i] = shared.items[i] ? (int32_t) ~(uint32_t)shared.items[i] + offset : -1;
 }
 
 #endif

@@ -59,6 +59,12 @@ static __device__ __forceinline__ void cluster_wait()
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
+/* The cluster's blocks see what all wrote to shared memory before. */
+static __device__ __forceinline__ void cluster_barrier()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /* ---- shared memory of the cluster's other blocks ---- */
 
 /* Address of the same variable in another block of the cluster. */
@@ -67,6 +73,23 @@ static __device__ __forceinline__ uint32_t peer_address(const void *p, uint32_t 
     uint32_t address;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
     return address;
+}
+
+static __device__ __forceinline__ uint32_t peer_word(const uint32_t *p, uint32_t rank)
+{
+    uint32_t x;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x) : "r"(peer_address(p, rank)) : "memory");
+    return x;
+}
+
+static __device__ __forceinline__ uint4 peer_words(const uint4 *p, uint32_t rank)
+{
+    uint4 x;
+    asm volatile("ld.shared::cluster.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(peer_address(p, rank))
+                 : "memory");
+    return x;
 }
 
 /* ---- barriers in shared memory; copies can arrive at them with compute capability 9.0 ---- */

@@ -62,19 +62,14 @@ template <typename T> static inline T peer_value(const void *p, uint32_t rank)
     return x;
 }
 
-static inline float peer_float(const float *p, uint32_t rank)
-{
-    return peer_value<float>(p, rank);
-}
-
 static inline uint32_t peer_word(const uint32_t *p, uint32_t rank)
 {
     return peer_value<uint32_t>(p, rank);
 }
 
-static inline float4 peer_float4(const float *p, uint32_t rank)
+static inline uint4 peer_words(const uint4 *p, uint32_t rank)
 {
-    return peer_value<float4>(p, rank);
+    return peer_value<uint4>(p, rank);
 }
 
 /* ---- barriers in shared memory, which copies can arrive at ---- */
