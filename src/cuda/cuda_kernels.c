@@ -255,12 +255,15 @@ static dsri_cuda_grid values_grid(const dsri_attention_plan *p, uint32_t n_heads
     }
 
 EXACT_ATTENTION_GRID(logits, few_logits, 16, 20)
+EXACT_ATTENTION_GRID(logits, logits, 16, 80)
 EXACT_ATTENTION_GRID(logits, logits, 32, 80)
 EXACT_ATTENTION_GRID(logits, logits, 64, 80)
 EXACT_ATTENTION_GRID(values, few_values, 8, 32)
+EXACT_ATTENTION_GRID(values, values, 16, 64)
 EXACT_ATTENTION_GRID(values, values, 32, 64)
 EXACT_ATTENTION_GRID(values, values, 64, 128)
 EXACT_ATTENTION_GRID(values, few_chunks, 8, 32)
+EXACT_ATTENTION_GRID(values, chunks, 16, 64)
 EXACT_ATTENTION_GRID(values, chunks, 32, 64)
 EXACT_ATTENTION_GRID(values, chunks, 64, 64)
 
@@ -297,7 +300,15 @@ static dsri_cuda_grid mma16_attention_grid(const void *plan)
 }
 
 /* Which is fastest, as measured on an H200; the bits are the same. Of 64 heads: */
-enum { FEW_EXACT_ROWS = 2, MIDDLE_EXACT_ROWS = 40, ROW8_ROWS = 2, ROW16_ROWS = 5, ROW32_ROWS = 22 };
+enum {
+    FEW_EXACT_ROWS = 2,
+    SMALL_EXACT_ROWS = 4,
+    NARROW_EXACT_ROWS = 8,
+    MIDDLE_EXACT_ROWS = 40,
+    ROW8_ROWS = 2,
+    ROW16_ROWS = 5,
+    ROW32_ROWS = 22
+};
 
 static int is_at_most(const dsri_attention_plan *p, uint32_t n_rows)
 {
@@ -307,6 +318,16 @@ static int is_at_most(const dsri_attention_plan *p, uint32_t n_rows)
 static int is_few_exact(const void *plan)
 {
     return is_at_most(plan, FEW_EXACT_ROWS);
+}
+
+static int is_small_exact(const void *plan)
+{
+    return is_at_most(plan, SMALL_EXACT_ROWS);
+}
+
+static int is_narrow_exact(const void *plan)
+{
+    return is_at_most(plan, NARROW_EXACT_ROWS);
 }
 
 static int is_middle_exact(const void *plan)
@@ -392,7 +413,11 @@ static uint32_t few_values_bytes(const void *plan)
 
 #define EXACT_ATTENTIONS(which, form, n_features)                                                                      \
     FEW_EXACT_ATTENTION(which, form),                                                                                  \
+        EXACT_ATTENTION(which, logits16x80, LOGITS_BYTES(16, 80), form##16x64, VALUES_BYTES(16, 64, 64, 3),            \
+                        is_small_exact),                                                                               \
         EXACT_ATTENTION(which, logits32x80, LOGITS_BYTES(32, 80), form##32x64, VALUES_BYTES(32, 64, 64, 3),            \
+                        is_narrow_exact),                                                                              \
+        EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80), form##32x64, VALUES_BYTES(32, 64, 64, 3),            \
                         is_middle_exact),                                                                              \
         EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80), form##64x##n_features,                               \
                         VALUES_BYTES(64, n_features, 32, 4), NULL)

@@ -362,6 +362,12 @@ static __device__ __forceinline__ void block_of_logits(const dsri_attention_plan
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_logits16x80__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_logits<2, 5>(plan, zeroed);
+}
+
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_logits32x80__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
     block_of_logits<4, 5>(plan, zeroed);
@@ -657,6 +663,12 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_values16x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_values<2, 4, false>(plan, zeroed);
+}
+
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_values32x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
     block_of_values<4, 4, false>(plan, zeroed);
@@ -666,6 +678,12 @@ extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_values64x128__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
     block_of_values<8, 8, false>(plan, zeroed);
+}
+
+extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
+    dsr_attention_chunks16x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+{
+    block_of_values<2, 4, true>(plan, zeroed);
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
