@@ -154,8 +154,8 @@ DSR_API dsr_status dsr_attention_decode(dsr_attention *attention, const dsr_step
  * if a piece fails, the sequence keeps none of the call's tokens. */
 DSR_API dsr_status dsr_attention_prefill(dsr_attention *attention, dsr_sequence *sequence, uint64_t n_tokens,
                                          dsr_view hidden, dsr_view output);
-/* The encoder of the layer's last step, for capture and replay. It stays the layer's; null before the first step.
- * Replay runs the step's commands again on the same memory, without advancing the positions: with every sequence of the
+/* The encoder of the layer's last step, for capture and replay. It stays the layer's; null before the first step, and
+ * without commands after one that failed. Replay runs the step's commands again on the same memory, without advancing the positions: with every sequence of the
  * step truncated by its tokens of that step, it gives the same bytes. Before another replay, truncate them by 0 tokens.
  * Replay gives DSR_ERR_STATE, changing nothing, while one of those sequences is not where the step began or was not
  * truncated so, and once one was forked, grown, loaded or destroyed after the step. A graph captured from it may be

@@ -204,6 +204,8 @@ static dsr_status run_step(dsri_step *s)
     }
     if (status == DSR_OK)
         layer->n_step_tokens = s->n_tokens;
+    else
+        (void)dsr_encoder_reset(s->encoder); /* nobody may run the rest, or all of it again */
     return status;
 }
 

@@ -262,6 +262,46 @@ static void broken_piece_leaves_no_step(void **state)
     block_close(&f);
 }
 
+/* Nobody gets the commands of a run that broke off to run once more: they would write into states and rows in use. */
+static void broken_run_leaves_no_commands_of(dsr_layer_kind kind, uint32_t n_tokens)
+{
+    enum { N_BEFORE = 40 };
+    bad_runner runner = {0};
+    block_fixture f;
+    block_open(&f, kind, run_tasks, &runner);
+    dsr_sequence *sequence = block_sequence(&f, 200);
+    assert_ok(block_prefill(&f, sequence, N_BEFORE));
+    runner.n_calls = 0;
+    assert_ok(block_prefill(&f, sequence, n_tokens));
+    const uint64_t n_calls = runner.n_calls;
+    for (uint64_t n = 1; n <= n_calls; n += n_calls / 5) {
+        assert_ok(dsr_sequence_reset(sequence));
+        runner = (bad_runner){0};
+        assert_ok(block_prefill(&f, sequence, N_BEFORE));
+        runner = (bad_runner){.fail_at = n};
+        assert_status(block_prefill(&f, sequence, n_tokens), DSR_ERR_STATE);
+        assert_ok(dsr_sequence_truncate(sequence, 0));
+        block_state before = block_save(sequence);
+        runner = (bad_runner){0};
+        (void)dsr_encoder_submit(dsr_attention_encoder(f.layer));
+        (void)dsr_encoder_replay(dsr_attention_encoder(f.layer));
+        assert_int_equal(runner.n_calls, 0);
+        block_assert_unchanged(sequence, &before);
+    }
+    dsr_sequence_destroy(sequence);
+    block_close(&f);
+}
+
+static void broken_run_leaves_no_commands(void **state)
+{
+    static const dsr_layer_kind kinds[] = {DSR_LAYER_WINDOW, DSR_LAYER_RATIO_4, DSR_LAYER_RATIO_128};
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        broken_run_leaves_no_commands_of(kinds[i], 3);
+        broken_run_leaves_no_commands_of(kinds[i], 130);
+    }
+}
+
 static void assert_same_state(const dsr_sequence *a, const dsr_sequence *b)
 {
     block_state state = block_save(b);
@@ -320,6 +360,7 @@ int main(void)
         cmocka_unit_test(steady_states),
         cmocka_unit_test(truncation_after_a_broken_run),
         cmocka_unit_test(broken_piece_leaves_no_step),
+        cmocka_unit_test(broken_run_leaves_no_commands),
         cmocka_unit_test(deepest_truncations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
