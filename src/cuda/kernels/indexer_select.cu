@@ -142,9 +142,10 @@ static __device__ __forceinline__ void open_lists(uint32_t m, cluster_shared &sh
     if (threadIdx.x == 0) {
         shared_barrier_init(&shared.lists_are_here, 1);
         shared_barriers_ready();
-        expect_lists(m, shared);
     }
-    __syncthreads();
+    __syncthreads(); /* the init counts as the whole warp's for racecheck */
+    if (threadIdx.x == 0)
+        expect_lists(m, shared);
     cluster_arrive_relaxed();
 }
 
