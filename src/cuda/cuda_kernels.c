@@ -189,12 +189,12 @@ static dsri_cuda_grid select_grid(const void *plan)
 /* cluster_shared of kernels/indexer_select.cu; row_shared of kernels/indexer_scores_row.cu: 8 rings of 5 stages; what
  * kernels/indexer_scores_stream.cu has: 8 rings of 2 stages, and 64 heads; fp4_shared of kernels/indexer_fp4.cu: 12
  * rings of 5 stages, and queries of up to 2 groups of 64 heads; wide_shared of kernels/indexer_fp4_wide.cu: 16 rings of
- * 4 stages, and 64 heads. */
+ * 2 stages, and 64 heads. */
 enum {
     SELECT_SHARED_BYTES = 2080 * 4 + 2052 * 4 + 2112 * 12 + 8 * 514 * 8 + 320,
     ROW_SCORES_SHARED_BYTES = 8 * 5 * 4096 + 64 * 8 + 256,
     STREAM_SCORES_SHARED_BYTES = 8 * (2 * 4096 + 128) + 64 * 20 * 16,
-    WIDE_SCORES_SHARED_BYTES = 16 * 4 * (2048 + 128) + 8192 + 512 + 512 + 64 + 128,
+    WIDE_SCORES_SHARED_BYTES = 16 * 2 * (2048 + 128) + 8192 + 512 + 512 + 64 + 128,
     FP4_SCORES_SHARED_BYTES = 12 * 5 * (2048 + 128) + 2 * (8192 + 512 + 512) + 64 + 128
 };
 

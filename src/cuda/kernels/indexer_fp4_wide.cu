@@ -10,7 +10,7 @@ enum {
     WIDE_GROUPS = 4, /* of a block */
     WIDE_THREADS = 32 * WIDE_WARPS * WIDE_GROUPS,
     WIDE_TILE = WIDE_WARPS * FP4_TILE,
-    WIDE_STAGES = 4
+    WIDE_STAGES = 2
 };
 static_assert((int)WIDE_TILE == (int)INDEX_TILE, "a group takes a tile of the line");
 
