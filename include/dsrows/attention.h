@@ -155,11 +155,12 @@ DSR_API dsr_status dsr_attention_decode(dsr_attention *attention, const dsr_step
 DSR_API dsr_status dsr_attention_prefill(dsr_attention *attention, dsr_sequence *sequence, uint64_t n_tokens,
                                          dsr_view hidden, dsr_view output);
 /* The encoder of the layer's last step, for capture and replay. It stays the layer's; null before the first step, and
- * without commands after one that failed. Replay runs the step's commands again on the same memory, without advancing the positions: with every sequence of the
- * step truncated by its tokens of that step, it gives the same bytes. Before another replay, truncate them by 0 tokens.
- * Replay gives DSR_ERR_STATE, changing nothing, while one of those sequences is not where the step began or was not
- * truncated so, and once one was forked, grown, loaded or destroyed after the step. A graph captured from it may be
- * launched only where a replay could run; after a launch, truncate those sequences by 0 tokens before anything else. */
+ * without commands after one that failed. Replay runs the step's commands again on the same memory, without advancing
+ * the positions: with every sequence of the step truncated by its tokens of that step, it gives the same bytes. Before
+ * another replay, truncate them by 0 tokens. Replay gives DSR_ERR_STATE, changing nothing, while one of those sequences
+ * is not where the step began or was not truncated so, and once one was forked, grown, loaded or destroyed after the
+ * step. A graph captured from it may be launched only where a replay could run; after a launch, truncate those
+ * sequences by 0 tokens before anything else. */
 DSR_API dsr_encoder *dsr_attention_encoder(dsr_attention *attention);
 /* The compressed entries that a token of the layer's last step attended to, in order of selection: at most top_k
  * numbers into `entries`, which has room for top_k, and how many into *n_entries. Entry e stands for tokens 4 e to
