@@ -233,13 +233,6 @@ static void encode_indexer(session *s, void *description, uint32_t first, uint32
     session_check(s, dsr_encode_indexer(encoder, &desc));
 }
 
-static uint16_t upper_half(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (uint16_t)(bits >> 16);
-}
-
 /* Keys whose dots with a query of ones are t, n_keys - t or 1 for key t: each digit of 8 bits is a BF16 number. */
 static dsr_view patterned_keys(generator *g, uint32_t n_keys, bench_pattern pattern)
 {
@@ -248,7 +241,7 @@ static dsr_view patterned_keys(generator *g, uint32_t n_keys, bench_pattern patt
     for (uint32_t t = 0; t < n_keys; t++) {
         const uint32_t dot = pattern == BENCH_RISING ? t : pattern == BENCH_FALLING ? n_keys - t : 1;
         for (int digit = 0; digit < 4; digit++) {
-            keys[(uint64_t)t * DSR_INDEX_DIM + (uint64_t)digit] = upper_half((float)(dot & 255u << 8 * digit));
+            keys[(uint64_t)t * DSR_INDEX_DIM + (uint64_t)digit] = bf16_round((float)(dot & 255u << 8 * digit));
         }
     }
     const dsr_view view = session_upload(g->s, keys, n_bytes, DSR_DTYPE_BF16);
@@ -262,7 +255,7 @@ static dsr_view ones_view(generator *g, uint64_t n, dsr_dtype dtype)
     const uint64_t step = dtype == DSR_DTYPE_F32 ? 2 : 1; /* F32: the upper half of each */
     uint16_t *halves = cli_allocate(n_halves * sizeof *halves);
     for (uint64_t i = step - 1; i < n_halves; i += step) {
-        halves[i] = upper_half(1);
+        halves[i] = bf16_round(1);
     }
     const dsr_view view = session_upload(g->s, halves, n_halves * sizeof *halves, dtype);
     free(halves);

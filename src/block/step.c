@@ -28,12 +28,7 @@ static dsr_status encode_row_moves(const dsri_step *s, dsr_view source, dsr_view
         rows[e].destination_row = gather ? s->first_token[e] : s->first_row[e];
         rows[e].n_copies = s->n_entry_tokens[e];
     }
-    dsr_copy_desc desc = DSR_COPY_DESC_INIT;
-    desc.n_rows = s->n_entries;
-    desc.rows = rows;
-    desc.row_elements = s->layer->config.hidden_size;
-    desc.source = source;
-    return dsr_encode_copy(s->encoder, &desc);
+    return dsri_step_encode_copy(s, rows, s->n_entries, s->layer->config.hidden_size, source);
 }
 
 static dsr_status encode_step(const dsri_step *s)

@@ -81,6 +81,8 @@ typedef struct dsri_cache_rows {
 /* Rounds n_vectors rotated KV rows (dim 512) or index keys (dim 128) as the caches do, in place if at all, and stores
  * them. */
 dsr_status dsri_step_store(const dsri_step *s, dsri_cache_rows *to, dsr_view values, uint64_t n_vectors, uint32_t dim);
+dsr_status dsri_step_encode_copy(const dsri_step *s, const dsr_copy_row *rows, uint32_t n_rows, uint64_t row_elements,
+                                 dsr_view source);
 /* Rounds in place. */
 dsr_status dsri_step_quantise(const dsri_step *s, dsr_quant_kind kind, dsr_view values, uint64_t n_vectors,
                               uint32_t dim);

@@ -15,6 +15,17 @@ dsr_status dsri_step_quantise(const dsri_step *s, dsr_quant_kind kind, dsr_view 
     return dsr_encode_fake_quant(s->encoder, &desc);
 }
 
+dsr_status dsri_step_encode_copy(const dsri_step *s, const dsr_copy_row *rows, uint32_t n_rows, uint64_t row_elements,
+                                 dsr_view source)
+{
+    dsr_copy_desc desc = DSR_COPY_DESC_INIT;
+    desc.n_rows = n_rows;
+    desc.rows = rows;
+    desc.row_elements = row_elements;
+    desc.source = source;
+    return dsr_encode_copy(s->encoder, &desc);
+}
+
 static const dsri_sequence_cache *cache_of(const dsri_step *s, uint32_t entry, uint32_t dim)
 {
     const dsri_sequence_layout *l = &s->sequences[entry]->storage->layout;
@@ -49,12 +60,7 @@ static dsr_status copy_rows(const dsri_step *s, const dsri_cache_rows *to, dsr_v
         rows[i].ring_rows = to->rows[i].ring_entries;
         rows[i].n_copies = to->rows[i].n_tokens;
     }
-    dsr_copy_desc desc = DSR_COPY_DESC_INIT;
-    desc.n_rows = to->n;
-    desc.rows = rows;
-    desc.row_elements = dim;
-    desc.source = values;
-    return dsr_encode_copy(s->encoder, &desc);
+    return dsri_step_encode_copy(s, rows, to->n, dim, values);
 }
 
 dsr_status dsri_step_store(const dsri_step *s, dsri_cache_rows *to, dsr_view values, uint64_t n_vectors, uint32_t dim)

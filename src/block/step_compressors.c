@@ -35,12 +35,7 @@ static dsr_status copy_to_rings(const dsri_step *s, dsr_view source, uint64_t ro
         rows[e].ring_rows = ring_rows;
         rows[e].n_copies = s->n_entry_tokens[e];
     }
-    dsr_copy_desc desc = DSR_COPY_DESC_INIT;
-    desc.n_rows = s->n_entries;
-    desc.rows = rows;
-    desc.row_elements = row_elements;
-    desc.source = source;
-    return dsr_encode_copy(s->encoder, &desc);
+    return dsri_step_encode_copy(s, rows, s->n_entries, row_elements, source);
 }
 
 /* Projected kv and score of the tokens, kept in the histories too. */

@@ -43,20 +43,12 @@ static __device__ __forceinline__ void team_barrier(const select_team &team)
         __syncthreads();
 }
 
-static __device__ __forceinline__ uint32_t word_of(const uint32_t *own, uint32_t part, const select_team &team)
+/* A word, or four, of a block of the team. */
+template <typename T> static __device__ __forceinline__ T word_of(const T *own, uint32_t part, const select_team &team)
 {
 #if __CUDA_ARCH__ >= 900
     if (team.n_parts > 1)
         return peer_word(own, part);
-#endif
-    return *own;
-}
-
-static __device__ __forceinline__ uint4 words_of(const uint4 *own, uint32_t part, const select_team &team)
-{
-#if __CUDA_ARCH__ >= 900
-    if (team.n_parts > 1)
-        return peer_words(own, part);
 #endif
     return *own;
 }
@@ -95,7 +87,7 @@ static __device__ __forceinline__ uint4 sum_bins(const select_team &team, const 
     uint4 sum = make_uint4(0, 0, 0, 0);
 #pragma unroll 4
     for (uint32_t part = 0; part < team.n_parts; part++) {
-        const uint4 bins = words_of(reinterpret_cast<const uint4 *>(counts.bins) + threadIdx.x, part, team);
+        const uint4 bins = word_of(reinterpret_cast<const uint4 *>(counts.bins) + threadIdx.x, part, team);
         sum = make_uint4(sum.x + bins.x, sum.y + bins.y, sum.z + bins.z, sum.w + bins.w);
     }
     top = __reduce_max_sync(0xffffffffu, top);

@@ -82,7 +82,7 @@ static __device__ __forceinline__ uint32_t peer_word(const uint32_t *p, uint32_t
     return x;
 }
 
-static __device__ __forceinline__ uint4 peer_words(const uint4 *p, uint32_t rank)
+static __device__ __forceinline__ uint4 peer_word(const uint4 *p, uint32_t rank)
 {
     uint4 x;
     asm volatile("ld.shared::cluster.v4.u32 {%0,%1,%2,%3}, [%4];"

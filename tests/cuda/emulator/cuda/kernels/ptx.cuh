@@ -67,7 +67,7 @@ static inline uint32_t peer_word(const uint32_t *p, uint32_t rank)
     return peer_value<uint32_t>(p, rank);
 }
 
-static inline uint4 peer_words(const uint4 *p, uint32_t rank)
+static inline uint4 peer_word(const uint4 *p, uint32_t rank)
 {
     return peer_value<uint4>(p, rank);
 }
