@@ -102,6 +102,28 @@ int bench_parse_format(bench_op op, const char *name, dsr_cache_format *format)
     return 1;
 }
 
+/* What the library takes, asked before operands are allocated; what is left is a number from 1 on. */
+static int check_value(bench_op op, const char *name, uint32_t value, shape_fault *f)
+{
+    if (strcmp(name, "heads") == 0 && value != 64 && value != 128 && (op != BENCH_INDEXER || value != 32)) {
+        return fault(f, "heads=%u: op %s takes %s64 or 128", (unsigned)value, op_names[op],
+                     op == BENCH_INDEXER ? "32, " : "");
+    }
+    if (strcmp(name, "top_k") == 0 && (value == 0 || value > DSR_MAX_TOP_K || value % 32 != 0)) {
+        return fault(f, "top_k=%u: needed is a multiple of 32 up to %d", (unsigned)value, DSR_MAX_TOP_K);
+    }
+    if (strcmp(name, "page") == 0 && (value < 16 || value > 256 || (value & (value - 1)) != 0)) {
+        return fault(f, "page=%u: needed is 16, 32, 64, 128 or 256", (unsigned)value);
+    }
+    if (strcmp(name, "inputs") == 0 && (value > 65536 || value % 16 != 0)) {
+        return fault(f, "inputs=%u: needed is a multiple of 16 up to 65536", (unsigned)value);
+    }
+    if (strcmp(name, "outputs") == 0 && value > 1048576) {
+        return fault(f, "outputs=%u: needed is a number up to 1048576", (unsigned)value);
+    }
+    return 1;
+}
+
 static int parse_parameter(bench_shape *shape, char *word, shape_fault *f)
 {
     const uint64_t most = 16777216;
@@ -129,7 +151,7 @@ static int parse_parameter(bench_shape *shape, char *word, shape_fault *f)
         return fault(f, "%s=%.40s: needed is a number up to %llu", word, value, (unsigned long long)most);
     }
     *field = (uint32_t)number;
-    return 1;
+    return check_value(shape->op, word, *field, f);
 }
 
 static int is_complete(const bench_shape *shape, shape_fault *f)
@@ -145,6 +167,10 @@ static int is_complete(const bench_shape *shape, shape_fault *f)
     }
     if (shape->rows == 0 || shape->rows > DSR_MAX_ROWS) {
         return fault(f, "rows=%u: needed is a number from 1 to %d", (unsigned)shape->rows, DSR_MAX_ROWS);
+    }
+    if (shape->op == BENCH_COMPRESSOR && dsr_compressor_state_elements(shape->ratio, shape->dim) == 0) {
+        return fault(f, "ratio=%u dim=%u: needed is (4, 128), (4, 512) or (128, 512)", (unsigned)shape->ratio,
+                     (unsigned)shape->dim);
     }
     if (!is_plain && shape->pattern != BENCH_RANDOM) {
         return fault(f, "pattern: packed and paged caches take random only");
@@ -172,7 +198,6 @@ static int parse_line(char *line, bench_shape *shape, shape_fault *f)
     memset(shape, 0, sizeof *shape);
     shape->heads = 64;
     shape->top_k = 512;
-    line[strcspn(line, "#\n")] = '\0';
     char *word = strtok_r(line, " \t", &rest);
     if (word == NULL) {
         return 0;
@@ -182,8 +207,10 @@ static int parse_line(char *line, bench_shape *shape, shape_fault *f)
     }
     size_t used = (size_t)snprintf(shape->name, sizeof shape->name, "%s", word);
     while ((word = strtok_r(NULL, " \t", &rest)) != NULL) {
-        if (used < sizeof shape->name) {
-            used += (size_t)snprintf(shape->name + used, sizeof shape->name - used, " %s", word);
+        used += (size_t)snprintf(shape->name + used, sizeof shape->name - used, " %s", word);
+        if (used >= sizeof shape->name) {
+            fault(f, "the shape is too long");
+            return -1;
         }
         if (!parse_parameter(shape, word, f)) {
             return -1;
@@ -199,10 +226,51 @@ static int parse_line(char *line, bench_shape *shape, shape_fault *f)
     return is_complete(shape, f) ? 1 : -1;
 }
 
+/* Reads a line without its comment and its end. 1, 0 after the last one, or -1 for one that cannot be a shape. */
+static int read_line(FILE *file, char *line, size_t size, shape_fault *f)
+{
+    size_t n = 0;
+    int c = getc(file), is_comment = 0;
+    if (c == EOF) {
+        return 0;
+    }
+    for (; c != EOF && c != '\n'; c = getc(file)) {
+        is_comment = is_comment || c == '#';
+        if (c == '\0') {
+            fault(f, "a zero byte: this is no text");
+            return -1;
+        }
+        if (!is_comment && n == size - 1) {
+            fault(f, "the line is too long");
+            return -1;
+        }
+        if (!is_comment) {
+            line[n++] = (char)c;
+        }
+    }
+    line[n] = '\0';
+    return 1;
+}
+
+static void append_shape(bench_shape **shapes, size_t *n_shapes, size_t *capacity, const bench_shape *shape)
+{
+    if (*n_shapes == *capacity) {
+        *capacity = *capacity ? 2 * *capacity : 16;
+        bench_shape *grown = cli_allocate(*capacity * sizeof *grown);
+        if (*n_shapes > 0) {
+            memcpy(grown, *shapes, *n_shapes * sizeof *grown);
+        }
+        free(*shapes);
+        *shapes = grown;
+    }
+    (*shapes)[(*n_shapes)++] = *shape;
+}
+
 int bench_read_shapes(const cli_command *command, const char *path, bench_shape **shapes, size_t *n_shapes)
 {
     char line[256];
     size_t capacity = 0, number = 0;
+    shape_fault f;
     *shapes = NULL;
     *n_shapes = 0;
     FILE *file = fopen(path, "r");
@@ -210,33 +278,24 @@ int bench_read_shapes(const cli_command *command, const char *path, bench_shape 
         cli_error(command, "%s: %s", path, strerror(errno));
         return CLI_BAD_INPUT;
     }
-    int code = CLI_DONE;
-    while (code == CLI_DONE && fgets(line, sizeof line, file) != NULL) {
+    int found;
+    while (number++, (found = read_line(file, line, sizeof line, &f)) > 0) {
         bench_shape shape;
-        shape_fault f = {"the line is too long"};
-        const int is_whole = strchr(line, '\n') != NULL || feof(file);
-        const int found = is_whole ? parse_line(line, &shape, &f) : -1;
-        shape.file = path;
-        shape.line = ++number;
+        found = parse_line(line, &shape, &f);
         if (found < 0) {
-            cli_error(command, "%s:%zu: %s", path, number, f.text);
-            code = CLI_BAD_INPUT;
+            break;
         }
-        if (found <= 0) {
-            continue;
+        if (found > 0) {
+            shape.file = path;
+            shape.line = number;
+            append_shape(shapes, n_shapes, &capacity, &shape);
         }
-        if (*n_shapes == capacity) {
-            capacity = capacity ? 2 * capacity : 16;
-            bench_shape *grown = cli_allocate(capacity * sizeof *grown);
-            if (*n_shapes > 0) {
-                memcpy(grown, *shapes, *n_shapes * sizeof *grown);
-            }
-            free(*shapes);
-            *shapes = grown;
-        }
-        (*shapes)[(*n_shapes)++] = shape;
     }
-    if (code == CLI_DONE && (ferror(file) || *n_shapes == 0)) {
+    int code = CLI_DONE;
+    if (found < 0) {
+        cli_error(command, "%s:%zu: %s", path, number, f.text);
+        code = CLI_BAD_INPUT;
+    } else if (ferror(file) || *n_shapes == 0) {
         cli_error(command, "%s: %s", path, ferror(file) ? strerror(errno) : "no shape in it");
         code = CLI_BAD_INPUT;
     }

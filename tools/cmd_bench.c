@@ -20,16 +20,18 @@ enum { MAX_FILES = 16, MAX_COUNTS = 16 };
 
 typedef struct bench_options {
     cli_device device;
+    int has_threads;
     cli_device versus;
     int has_versus;
-    char versus_format[8]; /* empty: that of the shape */
+    int has_versus_threads; /* 0: as many as the first context has */
+    char versus_format[8];  /* empty: that of the shape */
     const char *files[MAX_FILES];
     size_t n_files;
     uint32_t thread_counts[MAX_COUNTS];
     size_t n_counts;
     double seconds;
     const char *compare;
-    double bound; /* allowed growth of a least time, 0.1 for 10 % */
+    double bound; /* allowed growth of a least time, 0.1 for 10 %; 0: none given */
     const char *report;
     int json;
 } bench_options;
@@ -48,37 +50,66 @@ static char *next_word(char **rest)
     return word;
 }
 
-/* "isa=avx2,exact=row,threads=1,format=bf16": what differs in the second context. */
-static int parse_versus(bench_options *options, const char *text)
+static int are_equal(const cli_device *a, const cli_device *b)
+{
+    return a->backend == b->backend && a->isa == b->isa && a->exactness == b->exactness && a->n_threads == b->n_threads;
+}
+
+enum { VERSUS_FORMAT, N_VERSUS = 5 };
+
+/* One word of --versus. seen: for each name whether it has been given. */
+static int parse_versus_word(bench_options *options, const char *word, int seen[N_VERSUS])
 {
     static const struct {
         const char *name;
         int option;
-    } names[] = {{"isa=", CLI_ISA}, {"exact=", CLI_EXACT}, {"threads=", CLI_THREADS}, {"backend=", CLI_BACKEND}};
+    } names[N_VERSUS] = {{"format=", VERSUS_FORMAT},
+                         {"isa=", CLI_ISA},
+                         {"exact=", CLI_EXACT},
+                         {"threads=", CLI_THREADS},
+                         {"backend=", CLI_BACKEND}};
+    const cli_device before = options->versus;
+    size_t i = 0;
+    while (i < N_VERSUS && strncmp(names[i].name, word, strlen(names[i].name)) != 0) {
+        i++;
+    }
+    if (i == N_VERSUS) {
+        return cli_usage_error(&cli_bench, "--versus takes isa=, exact=, threads=, backend= or format=, '%s' given",
+                               word);
+    }
+    const char *value = word + strlen(names[i].name);
+    if (seen[i]++) {
+        return cli_usage_error(&cli_bench, "--versus: %s is given twice", names[i].name);
+    }
+    if (names[i].option == VERSUS_FORMAT) {
+        if (strcmp(value, "bf16") != 0 && strcmp(value, "fp4") != 0 && strcmp(value, "fp8") != 0) {
+            return cli_usage_error(&cli_bench, "--versus %s: give format=bf16, fp4 or fp8", word);
+        }
+        snprintf(options->versus_format, sizeof options->versus_format, "%s", value);
+        return CLI_DONE;
+    }
+    const int code = cli_device_option(&cli_bench, &options->versus, names[i].option, value);
+    const int is_count = names[i].option == CLI_THREADS;
+    options->has_versus_threads |= is_count;
+    if (code == CLI_DONE && are_equal(&before, &options->versus) && (!is_count || options->n_counts <= 1)) {
+        return cli_usage_error(&cli_bench, "--versus %s: the first context has that too", word);
+    }
+    return code;
+}
+
+/* "isa=avx2,exact=row,threads=1,format=bf16": what differs in the second context. */
+static int parse_versus(bench_options *options, const char *text)
+{
     char copy[128], *rest = copy;
+    int seen[N_VERSUS] = {0}, code = CLI_DONE;
     if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy) {
         return cli_usage_error(&cli_bench, "--versus %s is too long", text);
     }
     options->has_versus = 1;
-    for (char *word = next_word(&rest); word != NULL; word = next_word(&rest)) {
-        size_t i = 0;
-        if (strcmp(word, "format=bf16") == 0 || strcmp(word, "format=fp4") == 0 || strcmp(word, "format=fp8") == 0) {
-            snprintf(options->versus_format, sizeof options->versus_format, "%s", word + strlen("format="));
-            continue;
-        }
-        while (i < 4 && strncmp(names[i].name, word, strlen(names[i].name)) != 0) {
-            i++;
-        }
-        if (i == 4) {
-            return cli_usage_error(&cli_bench, "--versus takes isa=, exact=, threads=, backend= or format=, '%s' given",
-                                   word);
-        }
-        const int code = cli_device_option(&cli_bench, &options->versus, names[i].option, word + strlen(names[i].name));
-        if (code != CLI_DONE) {
-            return code;
-        }
+    for (char *word = next_word(&rest); word != NULL && code == CLI_DONE; word = next_word(&rest)) {
+        code = parse_versus_word(options, word, seen);
     }
-    return CLI_DONE;
+    return code;
 }
 
 static int has_count(const bench_options *options, uint64_t n)
@@ -140,8 +171,6 @@ static int take_option(bench_options *options, int option, const char *value)
         return CLI_DONE;
     case OPTION_THREAD_COUNTS:
         return parse_counts(options, value);
-    case OPTION_VERSUS:
-        return parse_versus(options, value);
     case OPTION_COMPARE:
         options->compare = value;
         return CLI_DONE;
@@ -149,8 +178,29 @@ static int take_option(bench_options *options, int option, const char *value)
         options->report = value;
         return CLI_DONE;
     default:
+        options->has_threads |= option == CLI_THREADS;
         return cli_device_option(&cli_bench, &options->device, option, value);
     }
+}
+
+/* What no option says alone. */
+static int check_options(bench_options *options, const char *versus)
+{
+    if (options->n_files == 0) {
+        return cli_usage_error(&cli_bench, "--shapes FILE is needed, such as bench/shapes/v4_flash.txt");
+    }
+    if (options->has_threads && options->n_counts != 0) {
+        return cli_usage_error(&cli_bench, "give --threads or --thread-counts, not both");
+    }
+    if (options->bound > 0 && options->compare == NULL) {
+        return cli_usage_error(&cli_bench, "--bound is for --compare");
+    }
+    if (options->n_counts == 0) {
+        options->thread_counts[options->n_counts++] = options->device.n_threads;
+    }
+    options->device.n_threads = options->thread_counts[0];
+    options->versus = options->device;
+    return versus != NULL ? parse_versus(options, versus) : CLI_DONE;
 }
 
 /* CLI_DONE, an exit code after a message, or -1 after the help. */
@@ -179,14 +229,10 @@ static int parse(int argc, char **argv, bench_options *options)
             code = take_option(options, option, optarg);
         }
     }
-    options->versus = options->device;
-    if (code == CLI_DONE && versus != NULL) {
-        code = parse_versus(options, versus);
-    }
     if (code == CLI_DONE && optind != argc) {
         code = cli_usage_error(&cli_bench, "no argument is needed, '%s' given", argv[optind]);
     }
-    return code;
+    return code == CLI_DONE ? check_options(options, versus) : code;
 }
 
 /* ---- output ------------------------------------------------------------------------------------------------- */
@@ -310,6 +356,7 @@ static int compare_runs(const bench_run *run, const bench_options *options, cons
     size_t n_compared = 0;
     int code = CLI_DONE;
     const double old_peak = json_number_value(json_object_get(json_object_get(old, "peaks"), "fma_gflops"));
+    const double bound = options->bound > 0 ? options->bound : 0.1;
     const double clock = old_peak > 0 && run->peaks.fma_gflops > 0 ? run->peaks.fma_gflops / old_peak : 1;
     for (size_t i = 0; i < run->n_results; i++) {
         const json_t *one = find_old(old, &run->results[i]);
@@ -320,7 +367,7 @@ static int compare_runs(const bench_run *run, const bench_options *options, cons
         }
         n_compared++;
         const double growth = 1e6 * run->results[i].joint.least * clock / before - 1;
-        const int is_slower = growth > options->bound;
+        const int is_slower = growth > bound;
         fprintf(stderr, "%-52s %+6.1f %%%s\n", run->results[i].shape.name, 100 * growth, is_slower ? "  SLOWER" : "");
         code = is_slower ? CLI_DIFFERS : code;
     }
@@ -344,13 +391,20 @@ static void begin_run(const bench_options *options, bench_run *run, session *s)
     }
 }
 
+/* The shape in the second context: its format stays where the op has no such caches. */
+static bench_shape versus_shape(const bench_options *options, const bench_shape *shape)
+{
+    bench_shape other = *shape;
+    bench_parse_format(other.op, options->versus_format, &other.format);
+    return other;
+}
+
 /* versus: null where there is none. */
 static int measure_shape(const bench_options *options, bench_run *run, session *s, session *versus,
                          const bench_shape *shape)
 {
     bench_result *result = &run->results[run->n_results];
-    bench_shape other = *shape;
-    bench_parse_format(other.op, options->versus_format, &other.format); /* stays where the op has no such one */
+    const bench_shape other = versus_shape(options, shape);
     const int code = bench_measure(s, versus, shape, &other, options->seconds, result);
     cli_progress_end();
     if (code != CLI_DONE) {
@@ -370,6 +424,7 @@ static int measure_all(bench_options *options, bench_run *run, const bench_shape
     for (size_t c = 0; c < options->n_counts && code == CLI_DONE; c++) {
         session s, versus;
         options->device.n_threads = options->thread_counts[c];
+        options->versus.n_threads = options->has_versus_threads ? options->versus.n_threads : options->thread_counts[c];
         session_open(&s, &cli_bench, &options->device);
         if (options->has_versus) {
             session_open(&versus, &cli_bench, &options->versus);
@@ -415,6 +470,18 @@ static int read_all_shapes(const bench_options *options, bench_shape **all, size
         *n_all += n;
     }
     return CLI_DONE;
+}
+
+/* Refuses a format for the second context that it would have in no shape, or in each one anyway. */
+static int check_format(const bench_options *options, const bench_shape *shapes, size_t n_shapes)
+{
+    int changes = options->versus_format[0] == '\0';
+    for (size_t i = 0; i < n_shapes && !changes; i++) {
+        changes = versus_shape(options, &shapes[i]).format != shapes[i].format;
+    }
+    return changes ? CLI_DONE
+                   : cli_usage_error(&cli_bench, "--versus format=%s: that changes none of the shapes",
+                                     options->versus_format);
 }
 
 /* Any result whose joint bytes are not those of the rows alone is a failure of the library, not of the bench. */
@@ -485,7 +552,7 @@ static int measure_and_finish(bench_options *options, const char *command, const
 
 static int run_bench(int argc, char **argv)
 {
-    bench_options options = {.device = CLI_DEVICE_INIT, .versus = CLI_DEVICE_INIT, .seconds = 0.3, .bound = 0.1};
+    bench_options options = {.device = CLI_DEVICE_INIT, .versus = CLI_DEVICE_INIT, .seconds = 0.3};
     char command[512];
     bench_shape *shapes;
     size_t n_shapes;
@@ -495,13 +562,8 @@ static int run_bench(int argc, char **argv)
     if (code != CLI_DONE) {
         return code < 0 ? CLI_DONE : code;
     }
-    if (options.n_files == 0) {
-        return cli_usage_error(&cli_bench, "--shapes FILE is needed, such as bench/shapes/v4_flash.txt");
-    }
-    if (options.n_counts == 0) {
-        options.thread_counts[options.n_counts++] = options.device.n_threads;
-    }
     code = read_all_shapes(&options, &shapes, &n_shapes);
+    code = code == CLI_DONE ? check_format(&options, shapes, n_shapes) : code;
     code = code == CLI_DONE ? check_files(&options, &old) : code;
     code = code == CLI_DONE ? measure_and_finish(&options, command, shapes, n_shapes, old) : code;
     json_decref(old);
@@ -515,7 +577,7 @@ const cli_command cli_bench = {
     .summary = "times, rates and fractions of the machine's measured peaks",
     .help = "  --shapes FILE          shapes to time (bench/shapes/*.txt); may be repeated\n"
             "  --seconds S            how long to sample each shape (0.3)\n"
-            "  --thread-counts N,...  run all shapes once for each number of threads\n"
+            "  --thread-counts N,...  run all shapes once for each number of threads, in place of --threads\n"
             "  --versus SPEC          a second context in turn with the first: isa=, exact=, threads=, backend=,\n"
             "                         or its caches in format=bf16, fp4 or fp8, joined by commas; prints its\n"
             "                         time over this one's\n"

@@ -22,7 +22,7 @@ static void bench_refuses_files_without_shapes(void **state)
     command_expect(2, "empty.txt: no shape in it", "bench --shapes empty.txt");
     command_expect(2, "Is a directory", "bench --shapes .");
     command_write_text("bad.txt", "# heads\nindexer rows=1 context=64 heads=7\n");
-    command_expect(2, "bad.txt:2: this shape", "bench --shapes bad.txt");
+    command_expect(2, "bad.txt:2: heads=7: op indexer takes 32, 64 or 128", "bench --shapes bad.txt");
     command_expect(2, "other.json: none of these shapes is in it",
                    "bench --shapes shapes.txt --seconds 0.001 --compare other.json");
 }
@@ -55,6 +55,17 @@ static void bench_says_what_is_no_shape(void **state)
         {"flash rows=1 width=64 rows=2", "rows is given twice"},
         {"indexer rows=1 context=3 format=fp4", "op indexer needs context=N, N from 4 on"},
         {"indexer rows=1 context=256 format=fp4 pattern=rising", "pattern: packed and paged caches take random only"},
+        {"flash rows=1 width=64 page=16777216", "page=16777216: needed is 16, 32, 64, 128 or 256"},
+        {"flash rows=1 width=64 page=0", "page=0: needed is 16"},
+        {"flash rows=1 width=64 page=17", "page=17: needed is 16"},
+        {"core rows=1 context=256 heads=32", "heads=32: op core takes 64 or 128"},
+        {"indexer rows=1 context=256 top_k=0", "top_k=0: needed is a multiple of 32 up to 2048"},
+        {"indexer rows=1 context=256 top_k=2080", "top_k=2080: needed"},
+        {"compressor rows=1 ratio=128 dim=128", "ratio=128 dim=128: needed is (4, 128), (4, 512) or (128, 512)"},
+        {"projection rows=1 inputs=24 outputs=64", "inputs=24: needed is a multiple of 16 up to 65536"},
+        {"projection rows=1 inputs=64 outputs=1048577", "outputs=1048577: needed is a number up to 1048576"},
+        {"flash rows=0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000001",
+         "the shape is too long"},
     };
     char text[256];
     (void)state;
@@ -64,14 +75,35 @@ static void bench_says_what_is_no_shape(void **state)
         snprintf(text, sizeof text, "dsrows bench: bad.txt:3: %s", cases[i].text);
         command_expect(2, text, "bench --shapes bad.txt");
     }
-    memset(text, ' ', sizeof text);
-    memset(text + 200, 'x', sizeof text - 201);
-    text[sizeof text - 1] = '\0';
-    FILE *stream = fopen("bad.txt", "w");
+}
+
+static void write_bytes(const char *path, const char *bytes, size_t n)
+{
+    FILE *stream = fopen(path, "wb");
     assert_non_null(stream);
-    fprintf(stream, "%s%s\n", text, text);
+    assert_int_equal(fwrite(bytes, 1, n, stream), n);
     assert_int_equal(fclose(stream), 0);
+}
+
+/* A line may be as long as its comment. */
+static void bench_says_what_is_no_line(void **state)
+{
+    static const char zero[] = "# shapes\ncompressor rows=1 \0ratio=4 dim=128\n", shape[] = "flash rows=1 width=64\n";
+    char text[1024];
+    (void)state;
+    write_bytes("bad.txt", zero, sizeof zero - 1);
+    command_expect(2, "bad.txt:2: a zero byte: this is no text", "bench --shapes bad.txt");
+    memset(text, ' ', sizeof text);
+    text[sizeof text - 1] = '\n';
+    write_bytes("bad.txt", text, sizeof text);
     command_expect(2, "bad.txt:1: the line is too long", "bench --shapes bad.txt");
+    text[0] = '#';
+    write_bytes("bad.txt", text, sizeof text);
+    command_expect(2, "bad.txt: no shape in it", "bench --shapes bad.txt");
+    memcpy(text + sizeof text - sizeof shape, shape, sizeof shape - 1);
+    text[sizeof text - sizeof shape - 1] = '\n';
+    write_bytes("good.txt", text, sizeof text - 1);
+    command_expect(0, "", "bench --shapes good.txt --seconds 0.001");
 }
 
 static void bench_refuses_empty_words(void **state)
@@ -89,6 +121,30 @@ static void bench_refuses_empty_words(void **state)
         snprintf(command, sizeof command, "bench --shapes shapes.txt --versus %s", others[i]);
         command_expect(2, "--versus takes", command);
     }
+}
+
+/* What would be left out, or be taken for something else. */
+static void bench_refuses_options_without_effect(void **state)
+{
+    static const char *const cases[][2] = {
+        {"--bound 5", "--bound is for --compare"},
+        {"--threads 2 --thread-counts 1,2", "give --threads or --thread-counts, not both"},
+        {"--versus isa=scalar,isa=avx2", "--versus: isa= is given twice"},
+        {"--versus format=fp8,format=bf16", "--versus: format= is given twice"},
+        {"--versus exact=device", "--versus exact=device: the first context has that too"},
+        {"--isa scalar --versus threads=2,isa=scalar", "--versus isa=scalar: the first context has that too"},
+        {"--thread-counts 2 --versus threads=2", "--versus threads=2: the first context has that too"},
+        {"--versus format=bf16", "--versus format=bf16: that changes none of the shapes"},
+        {"--versus format=fp4", "--versus format=fp4: that changes none of the shapes"},
+    };
+    char command[128];
+    (void)state;
+    command_write_text("flash.txt", "flash rows=1 width=64\n");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(command, sizeof command, "bench --shapes flash.txt --seconds 0.001 %s", cases[i][0]);
+        command_expect(2, cases[i][1], command);
+    }
+    command_expect(0, "", "bench --shapes flash.txt --seconds 0.001 --thread-counts 1,2 --versus threads=2,format=fp8");
 }
 
 static void bench_times_patterns(void **state)
@@ -110,8 +166,6 @@ static void bench_times_caches(void **state)
                                      "flash rows=1 width=64 page=256\n");
     command_expect(0, "", "bench --shapes caches.txt --seconds 0.001 --versus format=bf16,threads=2");
     command_expect(2, "format=fp5", "bench --shapes caches.txt --versus format=fp5");
-    command_write_text("page.txt", "flash rows=1 width=64 page=17\n");
-    command_expect(2, "page_size must be 16, 32, 64, 128 or 256, got 17", "bench --shapes page.txt --seconds 0.001");
 }
 
 static void bench_report_escapes_its_command(void **state)
@@ -148,7 +202,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bench_refuses_files_without_shapes),
         cmocka_unit_test(bench_says_what_is_no_shape),
+        cmocka_unit_test(bench_says_what_is_no_line),
         cmocka_unit_test(bench_refuses_empty_words),
+        cmocka_unit_test(bench_refuses_options_without_effect),
         cmocka_unit_test(bench_times_patterns),
         cmocka_unit_test(bench_times_caches),
         cmocka_unit_test(bench_report_escapes_its_command),
