@@ -61,6 +61,23 @@ int cli_usage_error(const cli_command *command, const char *format, ...)
     return cli_unknown_option(command);
 }
 
+int cli_next_option(const cli_command *command, int argc, char **argv, const struct option *options, uint64_t *seen)
+{
+    int index = -1; /* stays where the option is no long one */
+    const int option = getopt_long(argc, argv, "h", options, &index);
+    if (option == -1 || option == '?' || index < 0) {
+        return option;
+    }
+    const char *name = options[index].name;
+    const int is_repeatable = command->repeatable != NULL && strcmp(name, command->repeatable) == 0;
+    if ((*seen >> index & 1) != 0 && !is_repeatable) {
+        cli_error(command, "--%s is given twice", name);
+        return '?';
+    }
+    *seen |= UINT64_C(1) << index;
+    return option;
+}
+
 int cli_exit_code(dsr_status status)
 {
     switch (status) {

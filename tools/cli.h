@@ -20,6 +20,7 @@ typedef struct cli_command {
     const char *summary;   /* one line for `dsrows --help` */
     const char *help;      /* options, one a line; the device options are added where uses_device is set */
     int uses_device;
+    const char *repeatable; /* the one option that may be given several times, or null */
     int (*run)(int argc, char **argv);
 } cli_command;
 
@@ -53,6 +54,9 @@ enum { CLI_BACKEND = 256, CLI_ISA, CLI_EXACT, CLI_THREADS, CLI_JSON, CLI_FIRST_O
         "help", no_argument, NULL, 'h'                                                                                 \
     }
 
+/* getopt_long; '?' also, after a message, for an option that was given before and is not the repeatable one. *seen:
+ * which were, 0 at first. */
+int cli_next_option(const cli_command *command, int argc, char **argv, const struct option *options, uint64_t *seen);
 /* Takes a device option; any other is unknown. CLI_DONE, or CLI_BAD_INPUT after a message. */
 int cli_device_option(const cli_command *command, cli_device *device, int option, const char *value);
 /* Creates the context the options ask for. CLI_DONE, or another exit code after a message. */

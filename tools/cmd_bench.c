@@ -217,8 +217,9 @@ static int parse(int argc, char **argv, bench_options *options)
                                           {"report", required_argument, NULL, OPTION_REPORT},
                                           {0}};
     int option, code = CLI_DONE;
+    uint64_t seen = 0;
     const char *versus = NULL;
-    while (code == CLI_DONE && (option = getopt_long(argc, argv, "h", names, NULL)) != -1) {
+    while (code == CLI_DONE && (option = cli_next_option(&cli_bench, argc, argv, names, &seen)) != -1) {
         if (option == 'h') {
             cli_print_help(&cli_bench);
             return -1;
@@ -587,5 +588,6 @@ const cli_command cli_bench = {
             "\n"
             "x FMA is GFLOP/s over the F32 multiply-add peak: above 1 where kernels use units for narrower numbers.\n",
     .uses_device = 1,
+    .repeatable = "shapes",
     .run = run_bench,
 };

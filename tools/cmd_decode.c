@@ -68,7 +68,8 @@ static int parse(int argc, char **argv, decode_options *o)
                                             CLI_COMMON_OPTIONS,
                                             {0}};
     int option, code = CLI_DONE;
-    while (code == CLI_DONE && !o->help && (option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+    uint64_t seen = 0;
+    while (code == CLI_DONE && !o->help && (option = cli_next_option(&cli_decode, argc, argv, options, &seen)) != -1) {
         code = parse_option(o, option, optarg);
     }
     if (o->help || code != CLI_DONE) {
@@ -279,5 +280,6 @@ const cli_command cli_decode = {
             "  --requests FILE      the requests' hidden states (each model file's own)\n"
             "  --cache bf16|official|packed  how cache rows are rounded and stored (bf16)\n",
     .uses_device = 1,
+    .repeatable = "model",
     .run = run,
 };

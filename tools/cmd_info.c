@@ -9,7 +9,8 @@ static int parse(int argc, char **argv, int *json)
 {
     static const struct option options[] = {CLI_COMMON_OPTIONS, {0}};
     int option;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+    uint64_t seen = 0;
+    while ((option = cli_next_option(&cli_info, argc, argv, options, &seen)) != -1) {
         if (option == 'h') {
             return -1;
         }

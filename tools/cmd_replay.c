@@ -13,7 +13,8 @@ static int parse(int argc, char **argv, replay_options *o)
 {
     static const struct option options[] = {CLI_DEVICE_OPTIONS, CLI_COMMON_OPTIONS, {0}};
     int option;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+    uint64_t seen = 0;
+    while ((option = cli_next_option(&cli_replay, argc, argv, options, &seen)) != -1) {
         if (option == 'h') {
             o->help = 1;
             return CLI_DONE;

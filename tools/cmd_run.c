@@ -92,7 +92,8 @@ static int parse(int argc, char **argv, run_options *o)
                                             {"only", required_argument, NULL, OPTION_ONLY},
                                             {0}};
     int option;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+    uint64_t seen = 0;
+    while ((option = cli_next_option(&cli_run, argc, argv, options, &seen)) != -1) {
         const int code = parse_option(o, option, optarg);
         if (code != CLI_DONE || o->help) {
             return code;

@@ -47,7 +47,8 @@ static int parse(int argc, char **argv, verify_options *o)
                                             {"backend", required_argument, NULL, CLI_BACKEND},
                                             {0}};
     int option;
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+    uint64_t seen = 0;
+    while ((option = cli_next_option(&cli_verify, argc, argv, options, &seen)) != -1) {
         if (option == 'h') {
             o->help = 1;
             return CLI_DONE;

@@ -62,6 +62,25 @@ static void says_once_what_is_no_option(void **state)
     }
 }
 
+/* The last one would count and the others go unsaid. */
+static void refuses_an_option_given_twice(void **state)
+{
+    static const char *const cases[][2] = {
+        {"info --json --json", "dsrows info: --json is given twice\nTry 'dsrows info --help'."},
+        {"run gather --in a --in b --out c", "dsrows run: --in is given twice"},
+        {"run gather --in a --out c --only 1 --only 2", "dsrows run: --only is given twice"},
+        {"replay --threads 1 --threads 1 " DATA, "dsrows replay: --threads is given twice"},
+        {"decode --requests a --model b --req c", "dsrows decode: --requests is given twice"},
+        {"verify --seed 1 --seed=2", "dsrows verify: --seed is given twice"},
+        {"bench --shapes a --versus isa=avx2 --versus isa=scalar", "dsrows bench: --versus is given twice"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        command_expect(2, cases[i][1], cases[i][0]);
+    }
+    command_expect(2, "b: No such file", "decode --model " LAYER " --model b --requests b");
+}
+
 static void says_what_is_wrong_with_the_environment(void **state)
 {
     static const char *const commands[] = {"info", "verify", "replay " DATA};
@@ -200,10 +219,11 @@ static void json_has_every_path(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_has_every_path),         cmocka_unit_test(says_what_bad_usage_is),
-        cmocka_unit_test(says_once_what_is_no_option), cmocka_unit_test(says_what_is_wrong_with_the_environment),
-        cmocka_unit_test(says_what_is_not_available),  cmocka_unit_test(info_lists_kernels_of_every_level),
-        cmocka_unit_test(help_is_on_standard_output),  cmocka_unit_test(full_output_is_an_error),
+        cmocka_unit_test(json_has_every_path),           cmocka_unit_test(says_what_bad_usage_is),
+        cmocka_unit_test(says_once_what_is_no_option),   cmocka_unit_test(says_what_is_wrong_with_the_environment),
+        cmocka_unit_test(says_what_is_not_available),    cmocka_unit_test(info_lists_kernels_of_every_level),
+        cmocka_unit_test(refuses_an_option_given_twice), cmocka_unit_test(help_is_on_standard_output),
+        cmocka_unit_test(full_output_is_an_error),
     };
     return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);
 }
