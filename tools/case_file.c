@@ -1,11 +1,11 @@
 #include "case_file.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 enum { NAME_BYTES = 64, TEXT_BYTES = 128, MAX_OUTPUTS = 3 * DSR_MAX_ROWS };
 
@@ -60,9 +60,31 @@ void case_bad_value(case_file *c, const st_tensor *tensor, const char *format, .
     case_fail(c, CLI_BAD_INPUT, "tensor %s: %s", tensor->name, text);
 }
 
+json_t *case_config(case_file *c)
+{
+    json_error_t error;
+    const char *text = c->code == CLI_DONE ? st_metadata(c->file, "config") : NULL;
+    json_t *config = text == NULL ? NULL : json_loads(text, 0, &error);
+    if (text != NULL && config == NULL) {
+        case_fail(c, CLI_BAD_INPUT, "metadata config is not JSON: byte %d: %s", error.position, error.text);
+    } else if (text != NULL && !json_is_object(config)) {
+        case_fail(c, CLI_BAD_INPUT, "metadata config is not a JSON object");
+    }
+    if (c->code != CLI_DONE) {
+        json_decref(config);
+        return NULL;
+    }
+    return config;
+}
+
 /* ---- rows -------------------------------------------------------------------------------------------------- */
 
-/* Row number of a tensor called NAME.R, R without leading zeros; -1 for any other name. */
+int case_parse_row(const char *text, uint64_t maximum, uint64_t *row)
+{
+    return !(text[0] == '0' && text[1] != '\0') && cli_parse_u64(text, maximum, row);
+}
+
+/* Row number of a tensor called NAME.R; -1 for any other name. */
 static int64_t row_number(const char *tensor_name, const char *name)
 {
     const size_t length = strlen(name);
@@ -70,23 +92,30 @@ static int64_t row_number(const char *tensor_name, const char *name)
     if (strncmp(tensor_name, name, length) != 0 || tensor_name[length] != '.') {
         return -1;
     }
-    const char *digits = tensor_name + length + 1;
-    if ((digits[0] == '0' && digits[1] != '\0') || !cli_parse_u64(digits, INT64_MAX, &row)) {
-        return -1;
-    }
-    return (int64_t)row;
+    return case_parse_row(tensor_name + length + 1, INT64_MAX, &row) ? (int64_t)row : -1;
 }
 
-/* Whether a tensor is called NAME but for the case of letters and a number behind it. */
+/* The next letter, small, or digit of a name, past anything else; 0 at its end. */
+static int next_sign(const char **name)
+{
+    while (**name != '\0' && !isalnum((unsigned char)**name)) {
+        (*name)++;
+    }
+    return **name == '\0' ? 0 : tolower((unsigned char)*(*name)++);
+}
+
+/* Whether a tensor is called NAME but for the case of letters, what is between them, and a number behind it. */
 static int resembles(const char *tensor_name, const char *name)
 {
-    const size_t length = strlen(name);
-    if (strncasecmp(tensor_name, name, length) != 0) {
-        return 0;
+    int sign, given;
+    do {
+        sign = next_sign(&name);
+        given = next_sign(&tensor_name);
+    } while (sign != 0 && given == sign);
+    while (sign == 0 && isdigit(given)) {
+        given = next_sign(&tensor_name);
     }
-    const char *rest = tensor_name + length;
-    rest += *rest != '\0' && strchr("._-", *rest) != NULL;
-    return rest[strspn(rest, "0123456789")] == '\0';
+    return sign == 0 && given == 0;
 }
 
 static int has_row_name(const char *tensor_name, const case_names *names)
@@ -109,16 +138,27 @@ static int has_whole_name(const char *tensor_name, const case_names *names)
     return 0;
 }
 
-static void check_name(case_file *c, const char *tensor_name, const case_names *names)
+static int begins_with(const char *text, const char *begin)
+{
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
+
+/* Whether a tensor is called "NAME." and more, and not because of the prefix that it is behind. */
+static int is_of_row(const char *tensor_name, const char *name, const char *prefix)
+{
+    const size_t length = strlen(name);
+    const int is_others = begins_with(tensor_name, prefix) && begins_with(prefix, name) && prefix[length] == '.';
+    return begins_with(tensor_name, name) && tensor_name[length] == '.' && !is_others;
+}
+
+static void check_name(case_file *c, const char *tensor_name, const case_names *names, const char *prefix)
 {
     if (has_row_name(tensor_name, names) || has_whole_name(tensor_name, names)) {
         return;
     }
     for (size_t n = 0; names->rows[n] != NULL; n++) {
         const char *name = names->rows[n];
-        const size_t length = strlen(name);
-        const int is_of_row = strncmp(tensor_name, name, length) == 0 && tensor_name[length] == '.';
-        if (is_of_row || resembles(tensor_name, name)) {
+        if (is_of_row(tensor_name, name, prefix) || resembles(tensor_name, name)) {
             case_fail(c, CLI_BAD_INPUT, "tensor %s: needed is %s.R, R the number of a row without leading zeros",
                       tensor_name, name);
         }
@@ -130,18 +170,10 @@ static void check_name(case_file *c, const char *tensor_name, const case_names *
     }
 }
 
-static int is_behind(const char *prefix, const char *tensor_name)
-{
-    return *prefix != '\0' && strncmp(tensor_name, prefix, strlen(prefix)) == 0;
-}
-
 void case_check_names(case_file *c, const case_names *names, const char *prefix)
 {
     for (size_t i = 0; c->code == CLI_DONE && i < st_n_tensors(c->file); i++) {
-        const char *tensor_name = st_tensor_at(c->file, i)->name;
-        if (!is_behind(prefix, tensor_name)) {
-            check_name(c, tensor_name, names);
-        }
+        check_name(c, st_tensor_at(c->file, i)->name, names, prefix);
     }
 }
 
@@ -182,11 +214,11 @@ void case_find_rows(case_file *c, const char *const *names, const uint32_t *only
     }
 }
 
-void case_check_rows(case_file *c, const char *const *names, const char *prefix)
+void case_check_rows(case_file *c, const char *const *names)
 {
     for (size_t i = 0; c->code == CLI_DONE && i < st_n_tensors(c->file); i++) {
         const char *tensor_name = st_tensor_at(c->file, i)->name;
-        for (size_t n = 0; names[n] != NULL && !is_behind(prefix, tensor_name); n++) {
+        for (size_t n = 0; names[n] != NULL; n++) {
             const int64_t row = row_number(tensor_name, names[n]);
             if (row >= c->n_rows) {
                 case_fail(c, CLI_BAD_INPUT, "tensor %s: there is no row %lld, the last one is %u", tensor_name,

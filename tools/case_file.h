@@ -35,15 +35,19 @@ typedef struct case_names {
 void case_open(case_file *c, const cli_command *command, const char *path);
 void case_close(case_file *c);
 
+/* A row's number as names have it, without leading zeros, at most `maximum`; 0 if text is something else. */
+int case_parse_row(const char *text, uint64_t maximum, uint64_t *row);
 /* Refuses a tensor that would be left out of the case because its name is not quite one of these: in other letters,
- * with a number that is none of a row, without one, or with one where none belongs. Tensors behind `prefix` are others'
- * and left alone, unless it is empty. */
+ * with other signs between them, with a number that is none of a row, without one, or with one where none belongs.
+ * A tensor behind `prefix` ("": none) is not taken for NAME.R where the prefix itself begins with "NAME.". */
 void case_check_names(case_file *c, const case_names *names, const char *prefix);
 /* Sets the rows: `only` as given (n_only numbers), or, where n_only is 0, rows 0 to the highest number found behind one
  * of the names (ended by a null). */
 void case_find_rows(case_file *c, const char *const *names, const uint32_t *only, uint32_t n_only);
 /* Once rows 0 to the last are found: refuses a tensor NAME.R, NAME being one of the names, of a later row. */
-void case_check_rows(case_file *c, const char *const *names, const char *prefix);
+void case_check_rows(case_file *c, const char *const *names);
+/* The metadata's configuration, to be released; null where there is none, or after a failure. */
+json_t *case_config(case_file *c);
 
 /* Tensor of the whole case. */
 const st_tensor *case_tensor(case_file *c, const char *name, case_shape shape);

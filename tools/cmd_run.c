@@ -20,7 +20,7 @@ enum { OPTION_IN = CLI_FIRST_OWN, OPTION_OUT, OPTION_ONLY };
 static int add_only_row(run_options *o, const char *number)
 {
     uint64_t row;
-    if (!cli_parse_u64(number, UINT32_MAX, &row)) {
+    if (!case_parse_row(number, UINT32_MAX, &row)) {
         return cli_usage_error(&cli_run, "--only: '%s' is not a row number", number);
     }
     for (uint32_t i = 0; i < o->n_only; i++) {

@@ -74,7 +74,7 @@ static void read_requests(case_file *c, const layer_file *layer, decoder *d, int
     static const case_names names = {all, &all[sizeof all / sizeof all[0] - 1]};
     case_check_names(c, &names, layer->prefix);
     case_find_rows(c, inputs, NULL, 0);
-    case_check_rows(c, all, layer->prefix);
+    case_check_rows(c, all);
     for (uint32_t r = 0; r < c->n_rows && c->code == CLI_DONE; r++) {
         request *q = &d->requests[r];
         const st_tensor *x = case_row_tensor(c, "x", r, (case_shape){"BF16", 2, {0, d->hidden_size}, {"tokens", NULL}});

@@ -421,15 +421,9 @@ void layer_file_read(case_file *c, dsr_cache_treatment cache, layer_file *layer)
     find_prefix(c, layer);
     check_tensors(c, layer);
     layer->config.cache = cache;
-    const char *text = st_metadata(c->file, "config");
-    json_error_t error;
-    json_t *config = text == NULL ? NULL : json_loads(text, 0, &error);
-    if (text == NULL) {
+    json_t *config = case_config(c);
+    if (config == NULL) {
         case_fail(c, CLI_BAD_INPUT, "the metadata has no config");
-    } else if (config == NULL) {
-        case_fail(c, CLI_BAD_INPUT, "metadata config is not JSON: byte %d: %s", error.position, error.text);
-    } else if (!json_is_object(config)) {
-        case_fail(c, CLI_BAD_INPUT, "metadata config is not a JSON object");
     } else {
         find_kind(c, config, layer);
         read_config(c, config, &layer->config);

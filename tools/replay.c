@@ -319,14 +319,10 @@ static int is_recorded(const case_file *c, uint32_t ratio, uint32_t dim)
 /* The norm's epsilon in the recorded configuration; the published models' where there is none. */
 static float recorded_epsilon(case_file *c)
 {
-    const char *text = st_metadata(c->file, "config");
-    json_error_t error;
-    json_t *config = text == NULL ? json_object() : json_loads(text, 0, &error);
+    json_t *config = case_config(c);
     const json_t *given = json_object_get(config, "rms_norm_eps");
     const double value = given == NULL || json_is_null(given) ? 1e-6 : json_number_value(given);
-    if (config == NULL) {
-        case_fail(c, CLI_BAD_INPUT, "metadata config is not JSON: byte %d: %s", error.position, error.text);
-    } else if (!(value >= (double)FLT_MIN && value <= (double)FLT_MAX)) {
+    if (!(value >= (double)FLT_MIN && value <= (double)FLT_MAX)) {
         case_fail(c, CLI_BAD_INPUT, "metadata config: rms_norm_eps is not a number from %.2g to %.2g", (double)FLT_MIN,
                   (double)FLT_MAX);
     }
@@ -334,9 +330,9 @@ static float recorded_epsilon(case_file *c)
     return (float)value;
 }
 
-static recorded_tokens read_compressor(case_file *c, uint32_t ratio, uint32_t dim)
+static recorded_tokens read_compressor(case_file *c, uint32_t ratio, uint32_t dim, float epsilon)
 {
-    recorded_tokens t = {.shared = {ratio, dim, recorded_epsilon(c), NULL, NULL}};
+    recorded_tokens t = {.shared = {ratio, dim, epsilon, NULL, NULL}};
     const uint64_t width = compressor_token_elements(&t.shared);
     t.kv = compressor_tensor(c, ratio, dim, "kv", (case_shape){"F32", 2, {0, width}, {"T", NULL}});
     t.score = compressor_tensor(c, ratio, dim, "score", (case_shape){"F32", 2, {t.kv->shape[0], width}, {"T", NULL}});
@@ -392,11 +388,11 @@ static void compare_compressor_row(session *s, const recorded_tokens *t, const c
 
 /* Every row takes the first tokens of the record, each another number, so that rows leave the joint steps one by one.
  */
-static void replay_compressor_shape(case_file *c, session *s, uint32_t n_rows, replay_compressor *result,
-                                    sha256 *digest)
+static void replay_compressor_shape(case_file *c, session *s, float epsilon, replay_compressor *result, sha256 *digest)
 {
     compressor_row rows[DSR_MAX_ROWS] = {{0}};
-    const recorded_tokens t = read_compressor(c, result->ratio, result->dim);
+    const recorded_tokens t = read_compressor(c, result->ratio, result->dim, epsilon);
+    const uint32_t n_rows = c->n_rows;
     if (c->code != CLI_DONE || s->code != CLI_DONE) {
         return;
     }
@@ -429,7 +425,7 @@ static const char *const whole_names[] = {"sparse.sinks", "sparse.scale", NULL};
 /* A compressor's tensor of another name would be left out, and the compressor with it where all are. */
 static void check_compressor_names(case_file *c)
 {
-    static const char begin[] = "compressor.";
+    static const char begin[] = "compressor";
     static const char *const parts[N_COMPRESSOR_PARTS] = {"kv", "score", "expected", "ape", "norm"};
     for (size_t i = 0; c->code == CLI_DONE && i < st_n_tensors(c->file); i++) {
         const char *name = st_tensor_at(c->file, i)->name;
@@ -459,6 +455,7 @@ void replay_all(case_file *c, session *s, replay_result *result)
     case_check_names(c, &names, "");
     check_compressor_names(c);
     case_find_rows(c, row_names, NULL, 0);
+    const float epsilon = recorded_epsilon(c);
     read_attention(c, o);
     read_indexer(c, o);
     result->n_requests = c->n_rows;
@@ -472,7 +469,7 @@ void replay_all(case_file *c, session *s, replay_result *result)
             replay_compressor *compressor = &result->compressors[result->n_compressors++];
             compressor->ratio = shapes[i].ratio;
             compressor->dim = shapes[i].dim;
-            replay_compressor_shape(c, s, c->n_rows, compressor, &digest);
+            replay_compressor_shape(c, s, epsilon, compressor, &digest);
         }
         cli_progress("compressors", i + 1, REPLAY_N_COMPRESSORS);
     }

@@ -30,6 +30,7 @@ static void says_what_bad_usage_is(void **state)
     command_expect(2, "--in and --out are needed", "run gather --in a");
     command_expect(2, "'x' is not a row number", "run gather --in a --out b --only 1,x");
     command_expect(2, "'' is not a row number", "run gather --in a --out b --only 1,");
+    command_expect(2, "'00' is not a row number", "run gather --in a --out b --only 00");
     command_expect(2, "'0000000000000000000000005x' is not a row number",
                    "run gather --in a --out b --only 0000000000000000000000005x");
     command_expect(2, "row 1 is given twice", "run gather --in a --out b --only 1,2,1");

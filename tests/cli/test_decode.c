@@ -464,6 +464,19 @@ static void notes_what_is_taken_for_a_window_layer(void **state)
     command_free(&result);
 }
 
+/* Nothing is noted of a layer that is refused. */
+static void says_only_what_is_wrong(void **state)
+{
+    (void)state;
+    write_file("{\"__metadata__\":{" CONFIG "}," Q_A ",\"v.q_a_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[1],"
+               "\"data_offsets\":[512,514]}}",
+               514);
+    command_result result = command_run("decode --model bad.safetensors");
+    assert_int_equal(result.code, 2);
+    assert_string_equal(result.err, "dsrows decode: bad.safetensors: several attention layers, needed is one a file\n");
+    command_free(&result);
+}
+
 static void names_the_missing_tensor(void **state)
 {
     static const char *const names[][2] = {
@@ -529,6 +542,33 @@ static void takes_every_request_or_none(void **state)
     }
 }
 
+/* A layer whose prefix begins like the requests' names hides none of them. */
+static void takes_requests_beside_a_layer_of_their_prefix(void **state)
+{
+    static const struct {
+        const char *prefix, *name, *message;
+    } cases[] = {
+        {"x.", "x.7", "tensor x.1 is missing"},
+        {"x.", "x.01", "tensor x.01: needed is x.R"},
+        {"x.", "x-1", "tensor x-1: needed is x.R"},
+        {"y.", "y.decode.7", "tensor y.decode.7: there is no row 7"},
+        {"y.", "y.decode.a", "tensor y.decode.a: needed"},
+        {"y.", "y.Decode.1", "tensor y.Decode.1: needed"},
+        {"x.", "x.more", "tensor x.q_b_proj.weight is missing"},
+    };
+    char header[1024];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(header, sizeof header,
+                 "{\"__metadata__\":{" CONFIG "},\"%sq_a_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[16,16],"
+                 "\"data_offsets\":[0,512]}," X ",\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":"
+                 "[1152,1156]}}",
+                 cases[i].prefix, cases[i].name);
+        write_file(header, 1156);
+        command_expect(2, cases[i].message, "decode --model bad.safetensors");
+    }
+}
+
 /* Nothing of a table where there is none. */
 static void a_failure_prints_no_table(void **state)
 {
@@ -571,9 +611,11 @@ int main(void)
         cmocka_unit_test(refuses_a_bias),
         cmocka_unit_test(decides_the_kind_of_layer),
         cmocka_unit_test(notes_what_is_taken_for_a_window_layer),
+        cmocka_unit_test(says_only_what_is_wrong),
         cmocka_unit_test(names_the_missing_tensor),
         cmocka_unit_test(names_the_missing_tensor_of_ratio_128),
         cmocka_unit_test(takes_every_request_or_none),
+        cmocka_unit_test(takes_requests_beside_a_layer_of_their_prefix),
         cmocka_unit_test(a_failure_prints_no_table),
         cmocka_unit_test(says_what_bad_usage_is),
     };

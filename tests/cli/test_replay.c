@@ -133,9 +133,14 @@ static void replay_takes_every_tensor_or_none(void **state)
         {"\"indexer.top512.7\"", "\"indexer.Top512.7\"", "tensor indexer.Top512.7: needed is indexer.top512.R"},
         {"\"indexer.top512.7\"", "\"indexer.top.7\"", "tensor indexer.top512.7 is missing"},
         {"\"sparse.scale\"", "\"sparse.scale.0\"", "tensor sparse.scale.0: needed is sparse.scale, one for all rows"},
+        {".7\"", ":7\"", "tensor indexer.scores:7: needed is indexer.scores.R"},
+        {"\"sparse.q.7\"", "\"sparse/q.7\"", "tensor sparse/q.7: needed is sparse.q.R"},
+        {"\"sparse.scale\"", "\"sparse_scale\"", "tensor sparse_scale: needed is sparse.scale, one for all rows"},
+        {"\"compressor.", "\"compressor_", "needed is compressor.rXdY.kv, .score, .expected, .ape or"},
         {"\"compressor.r4d128.", "\"compressor.r8d128.", "needed is compressor.rXdY.kv, .score, .expected, .ape or"},
         {"\"compressor.r4d128.kv", "\"Compressor.r4d128.kv", "tensor Compressor.r4d128.kv: needed is compressor.rXdY"},
         {"\\\"rms_norm_eps\\\": ", "\\\"rms_norm_eps\\\": -", "metadata config: rms_norm_eps is not a number from"},
+        {"\"config\":\"{", "\"config\":\"[]\",\"other\":\"{", "metadata config is not a JSON object"},
         {"\"config\":\"{", "\"config\":\"", "metadata config is not JSON: byte"},
     };
     (void)state;
