@@ -40,6 +40,10 @@ case_cache_format case_read_cache_format(case_file *c, uint32_t dim)
     if (page_size != NULL && !has_page_table(c)) {
         case_bad_value(c, page_size, "no row has a page_table");
     }
+    /* Whether or not a row needs it, in one piece or in pages: then it is looked at again. */
+    case_optional_tensor(c, "kv",
+                         number == DSR_FORMAT_BF16 ? (case_shape){"BF16", 2, {0, dim}, {"n", NULL}}
+                                                   : (case_shape){"U8", 2, {0, 0}, {"n", "bytes"}});
     return (case_cache_format){dim, (dsr_cache_format)number, (uint32_t)size};
 }
 

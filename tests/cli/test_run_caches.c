@@ -209,6 +209,32 @@ static void runs_indexer(void **state)
     }
 }
 
+static void expect_error(const decoded_case *c, const char *op, const char *text)
+{
+    char arguments[128];
+    snprintf(arguments, sizeof arguments, "run %s --in case.safetensors --out result.safetensors", op);
+    write_draft(c->d, "case.safetensors");
+    command_expect(2, text, arguments);
+}
+
+/* Rows with caches of their own do not need it, which does not make it right. */
+static void refuses_a_common_cache_of_another_dtype(void **state)
+{
+    static const struct {
+        int is_packed;
+        const char *dtype, *message;
+    } cases[] = {{0, "F32", "tensor kv is F32 [5, 512], needed is BF16 [n, 512]"},
+                 {1, "BF16", "tensor kv is BF16 [5, 512], needed is U8 [n, bytes]"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        decoded_case *c = attention_case(1, 0);
+        set_number(c->d, "kv_format", -1, cases[i].is_packed ? DSR_FORMAT_FP8 : DSR_FORMAT_BF16);
+        add(c->d, "kv", -1, cases[i].dtype, 2, 5, REF_HEAD_DIM);
+        expect_error(c, "sparse-attention", cases[i].message);
+        free_case(c);
+    }
+}
+
 /* A pool of the row's own is taken before the common one. */
 static void prefers_the_rows_own_pool(void **state)
 {
@@ -264,14 +290,6 @@ static void gives_zeros_for_entries_of_bad_pages(void **state)
 }
 
 /* ---- bad cases --------------------------------------------------------------------------------------------- */
-
-static void expect_error(const decoded_case *c, const char *op, const char *text)
-{
-    char arguments[128];
-    snprintf(arguments, sizeof arguments, "run %s --in case.safetensors --out result.safetensors", op);
-    write_draft(c->d, "case.safetensors");
-    command_expect(2, text, arguments);
-}
 
 static void names_bad_formats(void **state)
 {
@@ -338,6 +356,7 @@ int main(void)
         cmocka_unit_test(names_bad_pages),
         cmocka_unit_test(asks_for_the_page_size),
         cmocka_unit_test(prefers_the_rows_own_pool),
+        cmocka_unit_test(refuses_a_common_cache_of_another_dtype),
         cmocka_unit_test(passes_over_keys_of_bad_pages),
         cmocka_unit_test(gives_zeros_for_entries_of_bad_pages),
     };
