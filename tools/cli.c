@@ -247,6 +247,14 @@ void cli_json_append(json_t *array, json_t *value)
     }
 }
 
+void cli_json_add(json_t *object, json_t *members)
+{
+    if (json_object_update(object, members) != 0) {
+        end_without_json();
+    }
+    json_decref(members);
+}
+
 void cli_print_json(json_t *document)
 {
     if (json_dumpf(document, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) != 0 && !ferror(stdout)) {

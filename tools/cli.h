@@ -89,6 +89,8 @@ json_t *cli_json_text(const char *text);
 json_t *cli_json_number(double value);
 /* Appends and gives up the reference. A value that could not be made (null) ends the tool, after a message. */
 void cli_json_append(json_t *array, json_t *value);
+/* Adds the members of another object to an object and gives up the reference of that; likewise. */
+void cli_json_add(json_t *object, json_t *members);
 /* Prints a document to standard output and gives up the reference. Null ends the tool as above. */
 void cli_print_json(json_t *document);
 

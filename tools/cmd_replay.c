@@ -139,12 +139,11 @@ static void print_json(const replay_options *o, const session *s, const replay_r
     for (uint32_t i = 0; i < result->n_compressors; i++) {
         cli_json_append(compressors, compressor_json(&result->compressors[i]));
     }
-    cli_print_json(json_pack("{s:o, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:s, s:b}", "file", cli_json_text(o->path),
-                             "backend", cli_backend_name(o->device.backend), "isa",
-                             dsr_isa_name(dsr_context_isa(s->context)), "exactness",
-                             cli_exactness_name(o->device.exactness), "threads", (int)o->device.n_threads, "heads",
-                             (int)result->n_heads, "index_heads", (int)result->n_index_heads, "requests", requests,
-                             "compressors", compressors, "digest", result->digest, "passed", passed));
+    json_t *document = json_pack("{s:o, s:i, s:i, s:o, s:o, s:s, s:b}", "file", cli_json_text(o->path), "heads",
+                                 (int)result->n_heads, "index_heads", (int)result->n_index_heads, "requests", requests,
+                                 "compressors", compressors, "digest", result->digest, "passed", passed);
+    session_add_json(s, document);
+    cli_print_json(document);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ */

@@ -127,10 +127,10 @@ static void report_json(const run_options *o, const case_file *c, const session 
     for (size_t i = 0; i < c->n_outputs; i++) {
         cli_json_append(outputs, cli_json_text(c->outputs[i].name));
     }
-    cli_print_json(json_pack("{s:s, s:o, s:s, s:s, s:s, s:i, s:o, s:o}", "op", o->op->name, "rows", rows, "backend",
-                             cli_backend_name(o->device.backend), "isa", dsr_isa_name(dsr_context_isa(s->context)),
-                             "exactness", cli_exactness_name(o->device.exactness), "threads", (int)o->device.n_threads,
-                             "out", cli_json_text(o->out), "outputs", outputs));
+    json_t *document = json_pack("{s:s, s:o, s:o, s:o}", "op", o->op->name, "rows", rows, "out", cli_json_text(o->out),
+                                 "outputs", outputs);
+    session_add_json(s, document);
+    cli_print_json(document);
 }
 
 static void report(const run_options *o, const case_file *c, const session *s)
@@ -138,9 +138,9 @@ static void report(const run_options *o, const case_file *c, const session *s)
     if (o->json) {
         report_json(o, c, s);
     } else {
-        printf("%s: %u %s, %s (%s), %s-exact, results in %s\n", o->op->name, (unsigned)c->n_rows,
-               c->n_rows == 1 ? "row" : "rows", cli_backend_name(o->device.backend),
-               dsr_isa_name(dsr_context_isa(s->context)), cli_exactness_name(o->device.exactness), o->out);
+        printf("%s: %u %s, ", o->op->name, (unsigned)c->n_rows, c->n_rows == 1 ? "row" : "rows");
+        session_print(s, ", results in ");
+        printf("%s\n", o->out);
     }
 }
 

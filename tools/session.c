@@ -28,6 +28,15 @@ void session_print(const session *s, const char *end)
            n_threads == 1 ? "" : "s", end);
 }
 
+void session_add_json(const session *s, json_t *document)
+{
+    cli_json_add(document,
+                 json_pack("{s:s, s:s, s:s, s:i}", "backend", cli_backend_name(dsr_context_device(s->context)), "isa",
+                           dsr_isa_name(dsr_context_isa(s->context)), "exactness",
+                           cli_exactness_name(dsr_context_exactness(s->context)), "threads",
+                           (int)dsr_context_n_threads(s->context)));
+}
+
 int session_check(session *s, dsr_status status)
 {
     if (s->code == CLI_DONE && status != DSR_OK) {

@@ -19,6 +19,8 @@ void session_open(session *s, const cli_command *command, const cli_device *devi
 void session_close(session *s);
 /* Prints where it runs, such as "cpu (avx512), device-exact, 2 threads", and an end. */
 void session_print(const session *s, const char *end);
+/* Adds where it runs to a document: backend, isa, exactness and threads. */
+void session_add_json(const session *s, json_t *document);
 /* Notes a library call's result; 1 if the session is still good. */
 int session_check(session *s, dsr_status status);
 

@@ -186,6 +186,26 @@ static void write_source(const char *path)
     assert_true(st_write(path, &source, 1, message));
 }
 
+static void json_says_where_it_runs(void **state)
+{
+    static const char *const commands[] = {"replay --json --threads 2 --isa scalar --exact row " DATA,
+                                           "decode --json --threads 2 --isa scalar --exact row --requests "
+                                           "first.safetensors --model " LAYER,
+                                           "run gather --json --threads 2 --isa scalar --exact row --in "
+                                           "source.safetensors --out result.safetensors"};
+    (void)state;
+    write_first_request("first.safetensors");
+    write_source("source.safetensors");
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        json_t *document = run_json(commands[i]);
+        assert_string_equal(json_string_value(json_object_get(document, "backend")), "cpu");
+        assert_string_equal(json_string_value(json_object_get(document, "isa")), "scalar");
+        assert_string_equal(json_string_value(json_object_get(document, "exactness")), "row");
+        assert_int_equal(json_integer_value(json_object_get(document, "threads")), 2);
+        json_decref(document);
+    }
+}
+
 /* JSON is UTF-8, a path need not be: what is none is replaced, and nothing is left out. */
 static void json_has_every_path(void **state)
 {
@@ -220,10 +240,15 @@ static void json_has_every_path(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_has_every_path),           cmocka_unit_test(says_what_bad_usage_is),
-        cmocka_unit_test(says_once_what_is_no_option),   cmocka_unit_test(says_what_is_wrong_with_the_environment),
-        cmocka_unit_test(says_what_is_not_available),    cmocka_unit_test(info_lists_kernels_of_every_level),
-        cmocka_unit_test(refuses_an_option_given_twice), cmocka_unit_test(help_is_on_standard_output),
+        cmocka_unit_test(json_says_where_it_runs),
+        cmocka_unit_test(json_has_every_path),
+        cmocka_unit_test(says_what_bad_usage_is),
+        cmocka_unit_test(says_once_what_is_no_option),
+        cmocka_unit_test(says_what_is_wrong_with_the_environment),
+        cmocka_unit_test(says_what_is_not_available),
+        cmocka_unit_test(info_lists_kernels_of_every_level),
+        cmocka_unit_test(refuses_an_option_given_twice),
+        cmocka_unit_test(help_is_on_standard_output),
         cmocka_unit_test(full_output_is_an_error),
     };
     return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);
