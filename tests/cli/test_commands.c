@@ -188,11 +188,13 @@ static void write_source(const char *path)
 
 static void json_says_where_it_runs(void **state)
 {
-    static const char *const commands[] = {"replay --json --threads 2 --isa scalar --exact row " DATA,
-                                           "decode --json --threads 2 --isa scalar --exact row --requests "
-                                           "first.safetensors --model " LAYER,
-                                           "run gather --json --threads 2 --isa scalar --exact row --in "
-                                           "source.safetensors --out result.safetensors"};
+#define WHERE " --json --threads 2 --isa scalar --exact row "
+    static const char *const commands[] = {
+        ("replay" WHERE DATA),
+        ("decode" WHERE "--requests first.safetensors --model " LAYER),
+        ("run gather" WHERE "--in source.safetensors --out result.safetensors"),
+    };
+#undef WHERE
     (void)state;
     write_first_request("first.safetensors");
     write_source("source.safetensors");
