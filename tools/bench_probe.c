@@ -221,7 +221,7 @@ double bench_probe_read(const void *memory, size_t n_bytes, uint32_t n_threads)
 {
     reader *readers = cli_allocate(n_threads * sizeof *readers);
     const size_t n = n_bytes / sizeof(uint64_t) / n_threads;
-    uint32_t n_started = 0;
+    uint32_t n_started = 0; /* besides this one, which reads the part after theirs */
     const double begin = timing_now();
     for (uint32_t i = 0; i < n_threads; i++) {
         readers[i].words = (const uint64_t *)memory + i * n;
@@ -238,13 +238,12 @@ double bench_probe_read(const void *memory, size_t n_bytes, uint32_t n_threads)
     const double seconds = timing_now() - begin;
     sink = (float)readers[0].sum;
     free(readers);
-    return (double)n_bytes / seconds * 1e-9;
+    return (n_started + 1) * (double)(n * sizeof(uint64_t)) / seconds * 1e-9;
 }
 
 bench_peaks bench_measure_peaks(dsr_isa isa, uint32_t n_threads)
 {
     double samples[5][PASSES];
-    const uint32_t n_workers = n_threads ? n_threads : 1;
     uint64_t *memory = cli_allocate(READ_BYTES);
     for (size_t i = 0; i < READ_BYTES / sizeof *memory; i += 512) {
         memory[i] = i; /* a page of its own for every page */
@@ -254,11 +253,11 @@ bench_peaks bench_measure_peaks(dsr_isa isa, uint32_t n_threads)
         samples[1][i] = bench_probe_bf16();
         samples[2][i] = bench_probe_amx();
         samples[3][i] = bench_probe_read(memory, READ_BYTES, 1);
-        samples[4][i] = bench_probe_read(memory, READ_BYTES, n_workers);
+        samples[4][i] = bench_probe_read(memory, READ_BYTES, n_threads);
     }
     free(memory);
     return (bench_peaks){.fma_gflops = timing_median(samples[0], PASSES),
-                         .fma_all_gflops = bench_probe_fma_all(isa, n_workers),
+                         .fma_all_gflops = bench_probe_fma_all(isa, n_threads),
                          .bf16_gflops = timing_median(samples[1], PASSES),
                          .amx_gflops = timing_median(samples[2], PASSES),
                          .read_gbytes = timing_median(samples[3], PASSES),

@@ -22,7 +22,7 @@ double bench_probe_fma_all(dsr_isa isa, uint32_t n_threads);
 double bench_probe_bf16(void);
 /* Asks the system for the AMX tiles first. */
 double bench_probe_amx(void);
-/* Reads a buffer of n_bytes on n_threads threads once and returns GB/s. */
+/* Reads a buffer of n_bytes on n_threads threads, or as many as can be started, once and returns GB/s. */
 double bench_probe_read(const void *memory, size_t n_bytes, uint32_t n_threads);
 /* Medians of several passes of every probe. */
 bench_peaks bench_measure_peaks(dsr_isa isa, uint32_t n_threads);

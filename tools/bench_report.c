@@ -85,7 +85,7 @@ static void draw_roof(const plot *p, double peak, double read_gbytes)
 static void draw_roofline(FILE *file, const bench_run *run)
 {
     const double peaks[] = {run->peaks.fma_gflops, run->peaks.bf16_gflops, run->peaks.amx_gflops};
-    const double n_threads = run->n_threads > 1 ? run->n_threads : 1;
+    const double n_threads = run->n_threads;
     const double most = n_threads * fmax(fmax(peaks[0], peaks[1]), peaks[2]);
     const double range[4] = {0.5, 1000, 1, most > 1 ? 3 * most : 1000};
     const plot p = plot_open(file, "Roofline", "operations a byte of operands", "GFLOP/s", range);
@@ -125,6 +125,15 @@ static void draw_scaling(FILE *file, const bench_run *run, const char *title, co
     plot_close(&p);
 }
 
+static void describe_ratio(const bench_stats *other, const bench_stats *joint, char *text, size_t size)
+{
+    if (other->n == 0) {
+        snprintf(text, size, "-");
+    } else {
+        snprintf(text, size, "%.2f", other->median / joint->median);
+    }
+}
+
 static void write_table(FILE *file, const bench_run *run)
 {
     fputs("<table><tr><th>shape</th><th>threads</th><th>median us</th><th>least</th><th>90 "
@@ -133,14 +142,16 @@ static void write_table(FILE *file, const bench_run *run)
           file);
     for (size_t i = 0; i < run->n_results; i++) {
         const bench_result *r = &run->results[i];
+        char alone[32], versus[32];
+        describe_ratio(&r->alone, &r->joint, alone, sizeof alone);
+        describe_ratio(&r->versus, &r->joint, versus, sizeof versus);
         fprintf(
             file,
             "<tr><td>%s</td><td>%u</td><td>%.2f</td><td>%.2f</td><td>%.2f</td><td>%.1f</td><td>%.2f</td><td>%.3f</td>"
-            "<td>%.2f</td><td>%.2f</td><td>%s</td></tr>\n",
+            "<td>%s</td><td>%s</td><td>%s</td></tr>\n",
             r->shape.name, r->n_threads, 1e6 * r->joint.median, 1e6 * r->joint.least, 1e6 * r->joint.p90,
             bench_flops(&r->shape) / r->joint.median * 1e-9, bench_bytes(&r->shape) / r->joint.median * 1e-9,
-            bench_over_fma(r), r->alone.median / r->joint.median, r->versus.median / r->joint.median,
-            r->is_equal ? "yes" : "NO");
+            bench_over_fma(r), alone, versus, r->is_equal ? "yes" : "NO");
     }
     fputs("</table>\n", file);
 }
@@ -173,14 +184,14 @@ int bench_write_report(const cli_command *command, const bench_run *run, const c
         cli_error(command, "%s: %s", path, strerror(errno));
         return CLI_BAD_INPUT;
     }
-    fprintf(file,
-            "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>dsrows bench</title><style>"
-            "body{font:14px sans-serif;max-width:1000px;margin:2em auto}table{border-collapse:collapse}"
-            "td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}td:first-child{text-align:left}"
-            "text{font:12px sans-serif}.grid{stroke:#ddd}.roof{fill:none;stroke:#999;stroke-width:2}</style>\n"
-            "<h1>dsrows bench</h1><p>%s; %s; %s, %s-exact, %u threads; <code>",
-            run->machine, run->date, dsr_isa_name(run->isa), run->exactness == DSR_EXACT_ROW ? "row" : "device",
-            run->n_threads > 1 ? run->n_threads : 1);
+    fprintf(file, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>dsrows bench</title><style>"
+                  "body{font:14px sans-serif;max-width:1000px;margin:2em auto}table{border-collapse:collapse}"
+                  "td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}td:first-child{text-align:left}"
+                  "text{font:12px sans-serif}.grid{stroke:#ddd}.roof{fill:none;stroke:#999;stroke-width:2}</style>\n"
+                  "<h1>dsrows bench</h1><p>");
+    write_escaped(file, run->machine);
+    fprintf(file, "; %s; %s, %s-exact, %u threads; <code>", run->date, dsr_isa_name(run->isa),
+            cli_exactness_name(run->exactness), run->n_threads);
     write_escaped(file, run->command);
     fputs("</code></p>\n", file);
     fprintf(file,

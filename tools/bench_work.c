@@ -85,15 +85,12 @@ static void convert_cache(session *s, uint32_t dim, uint32_t n, dsr_view entries
                            .destination_entries = n,
                            .n_entries = n};
     dsr_convert_desc desc = DSR_CONVERT_DESC_INIT;
-    dsr_encoder *encoder = NULL;
     desc.n_rows = 1;
     desc.rows = &row;
     desc.dim = dim;
-    if (s->code == CLI_DONE && session_check(s, dsr_encoder_create(s->context, &encoder)) &&
-        session_check(s, dsr_encode_convert(encoder, &desc)) && session_check(s, dsr_encoder_submit(encoder))) {
-        session_check(s, dsr_encoder_wait(encoder));
+    if (s->code == CLI_DONE && session_check(s, dsr_encode_convert(s->encoder, &desc))) {
+        session_run(s);
     }
-    dsr_encoder_destroy(encoder);
 }
 
 /* n random entries in the shape's format. */
@@ -121,17 +118,14 @@ static bench_cache random_cache(generator *g, const bench_shape *shape, uint32_t
 static void quantise_queries(session *s, dsr_view q, uint64_t n_vectors)
 {
     dsr_fake_quant_desc desc = DSR_FAKE_QUANT_DESC_INIT;
-    dsr_encoder *encoder = NULL;
     desc.kind = DSR_QUANT_HADAMARD_FP4_BLOCK32;
     desc.n_vectors = n_vectors;
     desc.dim = DSR_INDEX_DIM;
     desc.input = q;
     desc.output = q;
-    if (s->code == CLI_DONE && session_check(s, dsr_encoder_create(s->context, &encoder)) &&
-        session_check(s, dsr_encode_fake_quant(encoder, &desc)) && session_check(s, dsr_encoder_submit(encoder))) {
-        session_check(s, dsr_encoder_wait(encoder));
+    if (s->code == CLI_DONE && session_check(s, dsr_encode_fake_quant(s->encoder, &desc))) {
+        session_run(s);
     }
-    dsr_encoder_destroy(encoder);
 }
 
 static void note_output(bench_work *work, dsr_view view)
@@ -361,14 +355,9 @@ static void build_compressor(generator *g, const bench_shape *shape, int with_al
     free(w);
 }
 
-typedef struct projection_work {
-    dsr_projection_desc desc;
-} projection_work;
-
 static void encode_projection(session *s, void *description, uint32_t first, uint32_t n, dsr_encoder *encoder)
 {
-    projection_work *w = description;
-    dsr_projection_desc desc = w->desc;
+    dsr_projection_desc desc = *(const dsr_projection_desc *)description;
     desc.n_rows = n;
     desc.input = dsr_view_slice(desc.input, (uint64_t)first * desc.n_inputs, (uint64_t)n * desc.n_inputs);
     desc.output = dsr_view_slice(desc.output, (uint64_t)first * desc.n_outputs, (uint64_t)n * desc.n_outputs);
@@ -377,7 +366,7 @@ static void encode_projection(session *s, void *description, uint32_t first, uin
 
 static void build_projection(generator *g, const bench_shape *shape, int with_alone, bench_work *work)
 {
-    projection_work w = {DSR_PROJECTION_DESC_INIT};
+    dsr_projection_desc desc = DSR_PROJECTION_DESC_INIT;
     dsr_projection_weights weights = DSR_PROJECTION_WEIGHTS_INIT;
     const uint64_t n = (uint64_t)shape->inputs * shape->outputs;
     uint16_t *plain = cli_allocate(n * sizeof *plain);
@@ -391,16 +380,16 @@ static void build_projection(generator *g, const bench_shape *shape, int with_al
     session_check(g->s, dsr_projection_packed_bytes(g->s->context, &weights, &packed_bytes));
     void *packed = cli_allocate(packed_bytes);
     session_check(g->s, dsr_projection_pack(g->s->context, &weights, packed, packed_bytes));
-    w.desc.n_inputs = shape->inputs;
-    w.desc.n_outputs = shape->outputs;
-    w.desc.format = DSR_WEIGHT_BF16_PACKED;
-    w.desc.weight = session_upload(g->s, packed, packed_bytes, DSR_DTYPE_U32);
-    w.desc.input = random_view(g, (uint64_t)shape->rows * shape->inputs, DSR_DTYPE_BF16, 1);
-    w.desc.output = session_allocate(g->s, (uint64_t)shape->rows * shape->outputs * sizeof(float), DSR_DTYPE_F32);
+    desc.n_inputs = shape->inputs;
+    desc.n_outputs = shape->outputs;
+    desc.format = DSR_WEIGHT_BF16_PACKED;
+    desc.weight = session_upload(g->s, packed, packed_bytes, DSR_DTYPE_U32);
+    desc.input = random_view(g, (uint64_t)shape->rows * shape->inputs, DSR_DTYPE_BF16, 1);
+    desc.output = session_allocate(g->s, (uint64_t)shape->rows * shape->outputs * sizeof(float), DSR_DTYPE_F32);
     free(packed);
     free(plain);
-    note_output(work, w.desc.output);
-    encode_all(g->s, encode_projection, &w, shape->rows, with_alone, work);
+    note_output(work, desc.output);
+    encode_all(g->s, encode_projection, &desc, shape->rows, with_alone, work);
 }
 
 /* Both compressors, the indexer and the attention over what it selects, as one list of commands. */

@@ -22,13 +22,12 @@ static int parse(int argc, char **argv, int *json)
     return optind == argc ? CLI_DONE : cli_usage_error(&cli_info, "no argument is needed, '%s' given", argv[optind]);
 }
 
-/* Names of the kernels a context would run; null after a message. */
-static json_t *kernel_names(dsr_isa isa, dsr_exactness exactness, int *code)
+/* Names of the kernels a device-exact context would run; null after a message. */
+static json_t *kernel_names(dsr_isa isa, int *code)
 {
     cli_device device = CLI_DEVICE_INIT;
     dsr_context *context = NULL;
     device.isa = isa;
-    device.exactness = exactness;
     *code = cli_open_device(&cli_info, &device, &context);
     if (*code != CLI_DONE) {
         return NULL;
@@ -46,7 +45,7 @@ static json_t *describe_level(dsr_isa isa, int *code)
     const int available = dsr_isa_available(isa);
     json_t *level = json_pack("{s:s, s:b}", "isa", dsr_isa_name(isa), "available", available);
     if (available) {
-        json_t *kernels = kernel_names(isa, DSR_EXACT_DEVICE, code);
+        json_t *kernels = kernel_names(isa, code);
         json_object_set_new(level, "kernels", kernels != NULL ? kernels : json_null());
     }
     return level;

@@ -175,6 +175,7 @@ static void bench_report_escapes_its_command(void **state)
     command_expect(0, "", "bench --shapes '<b>&.txt' --seconds 0.001 --report report.html");
     command_result page = command_run("--version; cat report.html");
     assert_non_null(strstr(page.out, "<code>dsrows bench --shapes &#60;b&#62;&#38;.txt"));
+    assert_non_null(strstr(page.out, "<td>-</td><td>-</td><td>yes</td>")); /* one row, one context: no ratios */
     command_free(&page);
 }
 
