@@ -3,8 +3,8 @@
  *   magic "DSRSEQ\r\n", u32 version, u32 header words, header words (u32 or F32 bits: configuration, fingerprint of
  *   the layer's tensors low word first, position),
  *   window rows oldest to newest, compressed rows, index keys, each followed by its scales if the caches are packed,
- * and for each compressor the projected kv and score rows that its state depends on; then u64 checksum of all bytes
- *   before it. */
+ *   for each compressor the projected kv and score rows that its state depends on, u64 checksum of all bytes before it.
+ */
 #include "block/layer.h"
 
 #include <string.h>

@@ -236,10 +236,10 @@ static dsr_status run_piece(dsr_attention *layer, dsr_sequence *sequence, uint64
 /* What a failed piece could have changed: compressed rows past the position are not looked at. */
 static dsr_status back_up(dsr_attention *layer, dsr_sequence *sequence)
 {
-    const dsri_sequence_layout *whole = &sequence->storage->layout;
     dsri_sequence_layout kept;
-    dsri_ring_layout_of(whole, &kept);
     dsr_status status = dsri_sequence_make_writable(sequence);
+    const dsri_sequence_layout *whole = &sequence->storage->layout; /* its own from here on */
+    dsri_ring_layout_of(whole, &kept);
     if (status == DSR_OK)
         status = dsri_layer_reserve(layer, DSRI_SLOT_BACKUP, kept.size_bytes);
     if (status == DSR_OK)

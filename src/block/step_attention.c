@@ -21,7 +21,7 @@ static int uses_chunks(const dsr_attention *layer, uint32_t position)
 
 typedef struct attention_call {
     dsr_attention_desc desc;
-    dsr_attention_row rows[DSR_MAX_ROWS];
+    dsr_attention_row rows[DSR_MAX_STEP_TOKENS]; /* one a token */
     uint64_t workspace_bytes;
 } attention_call;
 
