@@ -7,9 +7,28 @@ static uint64_t cache_bytes(const cache_form *form, uint64_t kv_len, uint32_t di
     return form->n_bytes != 0 ? form->n_bytes : kv_len * dim * sizeof(uint16_t);
 }
 
-static dsr_view upload_cache(session *s, const void *data, const cache_form *form, uint64_t n_bytes)
+/* The caches of a call that are on the device already: rows may share one. */
+typedef struct staged_caches {
+    uint32_t n;
+    const void *data[DSR_MAX_ROWS];
+    dsr_view views[DSR_MAX_ROWS];
+} staged_caches;
+
+static dsr_view stage_cache(session *s, staged_caches *staged, const void *data, const cache_form *form,
+                            uint64_t kv_len, uint32_t dim)
 {
-    return session_upload(s, data, n_bytes, form->format == DSR_FORMAT_BF16 ? DSR_DTYPE_BF16 : DSR_DTYPE_U8);
+    const uint64_t n_bytes = cache_bytes(form, kv_len, dim);
+    const uint32_t next = staged->n;
+    for (uint32_t i = 0; i < next; i++) {
+        if (staged->data[i] == data && staged->views[i].byte_length == n_bytes) {
+            return staged->views[i];
+        }
+    }
+    staged->data[next] = data;
+    staged->views[next] =
+        session_upload(s, data, n_bytes, form->format == DSR_FORMAT_BF16 ? DSR_DTYPE_BF16 : DSR_DTYPE_U8);
+    staged->n++;
+    return staged->views[next];
 }
 
 static dsr_cache_layout upload_layout(session *s, const cache_form *form)
@@ -29,21 +48,10 @@ static dsr_status attention_workspace(session *s, int flash, const dsr_attention
                  : dsr_sparse_attention_workspace(s->context, desc, size);
 }
 
-/* The row's KV cache: one that an earlier row has on the device, or a copy of its own. */
-static dsr_view stage_kv(session *s, const attention_row *rows, uint32_t r, const dsr_attention_row *described)
-{
-    const uint64_t n_bytes = cache_bytes(&rows[r].form, rows[r].kv_len, DSR_HEAD_DIM);
-    for (uint32_t e = 0; e < r; e++) {
-        if (rows[e].kv == rows[r].kv && described[e].kv.byte_length == n_bytes) {
-            return described[e].kv;
-        }
-    }
-    return upload_cache(s, rows[r].kv, &rows[r].form, n_bytes);
-}
-
 void joint_attention(session *s, const attention_shared *shared, const attention_row *rows, uint32_t n_rows)
 {
     dsr_attention_row described[DSR_MAX_ROWS] = {0};
+    staged_caches staged = {0};
     const uint64_t query_bytes = (uint64_t)shared->n_heads * DSR_HEAD_DIM * sizeof(uint16_t);
     uint64_t n_indices = 0, size = 0;
 
@@ -61,7 +69,7 @@ void joint_attention(session *s, const attention_shared *shared, const attention
     desc.sinks = session_upload(s, shared->sinks, shared->n_heads * sizeof(float), DSR_DTYPE_F32);
     desc.output = session_allocate(s, n_rows * query_bytes, DSR_DTYPE_BF16);
     for (uint32_t r = 0; r < n_rows; r++) {
-        described[r].kv = stage_kv(s, rows, r, described);
+        described[r].kv = stage_cache(s, &staged, rows[r].kv, &rows[r].form, rows[r].kv_len, DSR_HEAD_DIM);
         described[r].kv_layout = upload_layout(s, &rows[r].form);
         described[r].kv_len = rows[r].kv_len;
         described[r].q_row = r;
@@ -86,24 +94,14 @@ void joint_attention(session *s, const attention_shared *shared, const attention
 
 /* ---- indexer ----------------------------------------------------------------------------------------------- */
 
-static dsr_view stage_keys(session *s, const indexer_row *rows, uint32_t r, const dsr_indexer_row *described)
-{
-    const uint64_t n_bytes = cache_bytes(&rows[r].form, rows[r].kv_len, DSR_INDEX_DIM);
-    for (uint32_t e = 0; e < r; e++) {
-        if (rows[e].keys == rows[r].keys && described[e].keys.byte_length == n_bytes) {
-            return described[e].keys;
-        }
-    }
-    return upload_cache(s, rows[r].keys, &rows[r].form, n_bytes);
-}
-
 static void stage_indexer_rows(session *s, const dsr_indexer_desc *desc, const indexer_row *rows,
                                dsr_indexer_row *described)
 {
     const uint64_t query_bytes = (uint64_t)desc->n_heads * DSR_INDEX_DIM * sizeof(uint16_t);
     const uint64_t weight_bytes = desc->n_heads * sizeof(float);
+    staged_caches staged = {0};
     for (uint32_t r = 0; r < desc->n_rows; r++) {
-        described[r].keys = stage_keys(s, rows, r, described);
+        described[r].keys = stage_cache(s, &staged, rows[r].keys, &rows[r].form, rows[r].kv_len, DSR_INDEX_DIM);
         described[r].key_layout = upload_layout(s, &rows[r].form);
         described[r].kv_len = rows[r].kv_len;
         described[r].q_row = r;
