@@ -135,10 +135,10 @@ static inline pattern any_pattern(random_stream *random)
     return random_one_in(random, 2) ? PATTERN_NORMAL : (pattern)random_below(random, N_PATTERNS);
 }
 
-/* Every task of every phase once, as one worker. */
-static inline void run_kernel(const dsri_cpu_kernel *kernel, const void *plan, random_stream *random)
+/* Every task of every phase once, as one worker with this memory. */
+static inline void run_kernel_in(dsri_worker_memory *memory, const dsri_cpu_kernel *kernel, const void *plan,
+                                 random_stream *random)
 {
-    static dsri_worker_memory memory;
     for (uint32_t phase = 0; phase < kernel->n_phases; phase++) {
         const uint32_t n = kernel->n_tasks(plan, phase);
         uint32_t *order = malloc((n + 1) * sizeof *order);
@@ -147,13 +147,19 @@ static inline void run_kernel(const dsri_cpu_kernel *kernel, const void *plan, r
             order[i] = i;
         }
         random_shuffle(random, order, n);
-        memory.kept.owner = NULL;
+        memory->kept.owner = NULL;
         for (uint32_t i = 0; i < n; i++) {
-            pattern_fill_bits(random, memory.scratch, 256);
-            kernel->run(plan, phase, order[i], memory.scratch);
+            pattern_fill_bits(random, memory->scratch, 256);
+            kernel->run(plan, phase, order[i], memory->scratch);
         }
         free(order);
     }
+}
+
+static inline void run_kernel(const dsri_cpu_kernel *kernel, const void *plan, random_stream *random)
+{
+    static dsri_worker_memory memory;
+    run_kernel_in(&memory, kernel, plan, random);
 }
 
 static inline void assert_bits(const dsri_cpu_kernel *kernel, const char *what, dsr_dtype dtype, const void *got,

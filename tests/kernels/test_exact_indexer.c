@@ -86,6 +86,25 @@ static uint8_t *packed_keys(random_stream *random, uint32_t n, const row_kind *k
     return keys;
 }
 
+static dsri_cache cache_of(const uint8_t *keys, uint64_t n)
+{
+    return (dsri_cache){.pages = keys,
+                        .row_stride = DSRI_FP4_KEY_BYTES,
+                        .scales_offset = n * DSRI_FP4_KEY_BYTES,
+                        .n_pages = 1,
+                        .format = DSR_FORMAT_FP4,
+                        .scale_bytes = DSRI_FP4_SCALE_BYTES};
+}
+
+static void add_results(const dsri_indexer_plan *plan, dsri_indexer_row_plan *row)
+{
+    row->output_stride = plan->top_k;
+    row->output = new_array((size_t)row->n_queries * plan->top_k * sizeof *row->output);
+    row->scores = new_array((size_t)(row->n_queries * row->kv_len) * sizeof *row->scores);
+    const uint64_t n_causal = row->start_pos + row->n_queries;
+    row->workspace = new_array(row->n_queries * dsri_indexer_region_of(n_causal).size_bytes);
+}
+
 static void draw_row(random_stream *random, const dsri_indexer_plan *plan, dsri_indexer_row_plan *row)
 {
     static const uint32_t lengths[] = {1, 15, 16, 17, 47, 48, 49, 52, 63, 64, 65, 96, 128, 193, 400};
@@ -95,23 +114,14 @@ static void draw_row(random_stream *random, const dsri_indexer_plan *plan, dsri_
     row->ratio = 1;
     row->start_pos = random_below(random, (uint32_t)row->kv_len);
     row->n_queries = row->start_pos + row->n_queries <= row->kv_len ? row->n_queries : 1;
-    row->keys = (dsri_cache){.pages = packed_keys(random, (uint32_t)row->kv_len, kind),
-                             .row_stride = DSRI_FP4_KEY_BYTES,
-                             .scales_offset = row->kv_len * DSRI_FP4_KEY_BYTES,
-                             .n_pages = 1,
-                             .format = DSR_FORMAT_FP4,
-                             .scale_bytes = DSRI_FP4_SCALE_BYTES};
+    row->keys = cache_of(packed_keys(random, (uint32_t)row->kv_len, kind), row->kv_len);
     row->q = grid_query(random, (size_t)row->n_queries * plan->n_heads * DSRI_INDEX_DIM, kind);
     row->weights = new_f32(random, random_one_in(random, 4) ? any_pattern(random) : PATTERN_NORMAL, 0.1f,
                            (size_t)row->n_queries * plan->n_heads);
     if (kind->tiny_weights) {
         row->weights = new_f32(random, PATTERN_NORMAL, 0x1p-100f, (size_t)row->n_queries * plan->n_heads);
     }
-    row->output_stride = plan->top_k;
-    row->output = new_array((size_t)row->n_queries * plan->top_k * sizeof *row->output);
-    row->scores = new_array((size_t)(row->n_queries * row->kv_len) * sizeof *row->scores);
-    const uint64_t n_causal = row->start_pos + row->n_queries;
-    row->workspace = new_array(row->n_queries * dsri_indexer_region_of(n_causal).size_bytes);
+    add_results(plan, row);
 }
 
 static uint16_t *decoded_keys(const dsri_indexer_row_plan *row)
@@ -163,13 +173,109 @@ static void bits_of_the_chain(const dsri_cpu_kernel *kernel, uint64_t n_seeds)
     }
 }
 
+/* Heads of multiples of 2^spare up to 127 in eighths; `largest`: all of them the largest one. */
+static uint16_t *integer_queries(random_stream *random, size_t n, uint32_t spare, int largest)
+{
+    uint16_t *q = new_array(n * sizeof *q);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t most = 127u >> spare;
+        const uint32_t a = (largest || i % DSRI_INDEX_DIM == 1 ? most : random_below(random, most + 1)) << spare;
+        q[i] = ref_bf16_from_f32((random_one_in(random, 2) && !largest ? -1.0f : 1.0f) * ldexpf((float)a, -3));
+    }
+    return q;
+}
+
+/* Keys whose scales span just so many binades from `least` on. `largest`: one block of +0.5, the others +6. */
+static uint8_t *spanning_keys(random_stream *random, uint32_t n, int least, uint32_t span, int largest)
+{
+    uint8_t *keys = new_array((size_t)n * KEY_BYTES);
+    uint8_t *scales = keys + (size_t)n * DSRI_FP4_KEY_BYTES;
+    for (size_t i = 0; i < (size_t)n * DSRI_FP4_KEY_BYTES; i++) {
+        keys[i] = largest ? 0x77 : (uint8_t)(random_below(random, 256) | 1);
+    }
+    for (uint32_t t = 0; t < n; t++, scales += DSRI_FP4_SCALE_BYTES) {
+        const uint32_t low = random_below(random, 4), high = (low + random_between(random, 1, 3)) % 4;
+        for (uint32_t b = 0; b < 4; b++) {
+            scales[b] = (uint8_t)(least + (int)(largest ? span : random_below(random, span + 1)));
+        }
+        scales[low] = (uint8_t)least;
+        scales[high] = (uint8_t)(least + (int)span);
+        if (largest) {
+            memset(keys + (size_t)t * DSRI_FP4_KEY_BYTES + (size_t)low * 16, 0x11, 16);
+        }
+    }
+    return keys;
+}
+
+/* Whether a worker's scratch holds the query as the chain takes it: a feature of the first 16 heads in F32. */
+static int has_chain_query(const dsri_worker_memory *memory, const uint16_t *q)
+{
+    float heads[16];
+    for (int h = 0; h < 16; h++) {
+        heads[h] = ref_f32_from_bf16(q[h * DSRI_INDEX_DIM + 1]);
+    }
+    for (size_t i = 0; i + sizeof heads <= sizeof memory->scratch; i += sizeof *heads) {
+        if (memcmp(memory->scratch + i, heads, sizeof heads) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void check_span(const dsri_cpu_kernel *kernel, random_stream *random, int least, uint32_t span, uint32_t spare,
+                       int largest)
+{
+    enum { N_KEYS = 52, LEAST_SCALE = 127 - 39, GREATEST_SCALE = 127 + 40 };
+    static dsri_worker_memory memory;
+    static dsri_indexer_plan plan;
+    dsri_indexer_row_plan *const row = plan.rows;
+    memset(&plan, 0, sizeof plan);
+    memset(&memory, 0, sizeof memory);
+    plan.n_rows = plan.n_queries = 1;
+    plan.n_heads = 32u << random_below(random, 3);
+    plan.top_k = 32;
+    *row = (dsri_indexer_row_plan){.n_queries = 1, .kv_len = N_KEYS, .ratio = 1, .start_pos = N_KEYS - 1};
+    row->keys = cache_of(spanning_keys(random, N_KEYS, least, span, largest), N_KEYS);
+    row->q = integer_queries(random, (size_t)plan.n_heads * DSRI_INDEX_DIM, spare, largest);
+    row->weights = new_f32(random, PATTERN_NORMAL, 0.1f, plan.n_heads);
+    add_results(&plan, row);
+    run_kernel_in(&memory, kernel, &plan, random);
+    check_row(kernel, &plan, row);
+    const int is_exact = span <= 6 + spare && least >= LEAST_SCALE && least + (int)span <= GREATEST_SCALE;
+    if (has_chain_query(&memory, row->q) == is_exact) {
+        fail_msg("scales from %d on, %u binades, queries of multiples of 2^%u: the chain is %s", least, span, spare,
+                 is_exact ? "taken" : "not taken");
+    }
+    drop_arrays();
+}
+
+/* Which spans the unit takes, and that none of them loses a bit. */
+static void spans(const dsri_cpu_kernel *kernel)
+{
+    static const uint32_t all[] = {0, 3, 4, 5, 6, 7, 8, 9, 10, 14};
+    random_stream random = random_open(1, 0);
+    for (uint32_t i = 0; i < COUNT_OF(all) * 4 * 2; i++) {
+        const uint32_t span = all[i / 8], spare = i / 2 % 4;
+        const int s = (int)span, least[] = {SCALE_ONE, 88, 87, 167 - s, 168 - s, 0, 254 - s};
+        for (uint32_t k = 0; k < COUNT_OF(least); k++) {
+            check_span(kernel, &random, least[k], span, spare, (int)(i % 2));
+        }
+    }
+}
+
+static void check_kernel(const dsri_cpu_kernel *kernel, uint64_t n_seeds)
+{
+    bits_of_the_chain(kernel, n_seeds);
+    spans(kernel);
+}
+
 static void vnni(void **state)
 {
     (void)state;
     if (!(dsri_cpu_features() & DSRI_CPU_AVX512_VNNI)) {
         skip();
     }
-    bits_of_the_chain(&dsri_kernel_indexer__avx512vnni, 150);
+    check_kernel(&dsri_kernel_indexer__avx512vnni, 150);
 }
 
 static void amx(void **state)
@@ -178,13 +284,13 @@ static void amx(void **state)
     if (!(dsri_cpu_features() & DSRI_CPU_AMX_INT8) || !dsri_ask_for_tiles()) {
         skip();
     }
-    bits_of_the_chain(&dsri_kernel_indexer__amxint8, 150);
+    check_kernel(&dsri_kernel_indexer__amxint8, 150);
 }
 
 static void amx_on_emulated_tiles(void **state)
 {
     (void)state;
-    bits_of_the_chain(&dsri_kernel_indexer__amxemulated, 60);
+    check_kernel(&dsri_kernel_indexer__amxemulated, 60);
 }
 
 int main(void)

@@ -47,14 +47,14 @@ static void score_packed_keys(const dsri_indexer_row_plan *row, const query *x, 
     const uint64_t end = keys.end < x->n_causal ? keys.end : x->n_causal;
     uint64_t t = keys.first;
     integer_block *block = &s->blocks[0], *other = &s->blocks[1];
-    if (*y.is_exact && t < end) {
+    if (*y.key_span && t < end) {
         key_loading loading = loading_of(&row->keys, t, end, x->n_causal, block);
         load_last_keys(&loading);
     }
-    while (*y.is_exact && t < end) {
+    while (*y.key_span && t < end) {
         const uint64_t next = t + block->n;
         key_loading loading = loading_of(&row->keys, next, end, x->n_causal, other);
-        if (block->is_exact) {
+        if (block->span <= *y.key_span) {
             score_integer_block(x, &y, n_heads, t, block, &loading, s);
         } else {
             if (!is_packed) {

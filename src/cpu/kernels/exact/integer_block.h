@@ -9,6 +9,7 @@
 
 enum {
     INTEGER_KEYS = BLOCK_KEYS, /* of a block, a multiple of TILE_KEYS */
+    LAYER_BYTES = INTEGER_KEYS * DSRI_INDEX_DIM,
     GROUP_KEYS = 16,
     KEY_BIAS = DSRI_EXACT_IS_AMX ? 0 : 128,
     MAX_PANEL_HEADS = MAX_PANEL_VECTORS * VF_LANES,
@@ -16,11 +17,16 @@ enum {
 };
 
 typedef struct integer_block {
-    uint8_t keys[INTEGER_KEYS * DSRI_INDEX_DIM];
+    uint8_t keys[MAX_LAYERS][LAYER_BYTES]; /* from the second on only where span asks for it */
     float units[INTEGER_KEYS];
     uint32_t n;
-    int is_exact; /* 0: some key is of another kind, and the bytes mean nothing */
+    uint32_t span; /* the greatest of a key; NO_KEY_SPAN: some key is of another kind, and the bytes mean nothing */
 } integer_block;
+
+static inline int layers_of(const integer_block *b)
+{
+    return 1 + (int)b->span / LAYER_BINADES;
+}
 
 typedef struct integer_scratch {
     integer_block blocks[2]; /* the one in use and the next */
@@ -59,8 +65,25 @@ static inline key_loading loading_of(const dsri_cache *cache, uint64_t first, ui
                                      integer_block *block)
 {
     block->n = end - first < INTEGER_KEYS ? (uint32_t)(end - first) : INTEGER_KEYS;
-    block->is_exact = 1;
+    block->span = 0;
     return (key_loading){cache, first, prefetch_end, 0, block};
+}
+
+/* n more keys, each by itself: for groups with one that is wider than a layer, or has a zero block of any scale. */
+static inline void load_wide_keys(key_loading *l, uint32_t n)
+{
+    integer_block *const b = l->block;
+    for (uint32_t k = l->done; k < l->done + n && b->span != NO_KEY_SPAN; k++) {
+        float *const unit = b->units + k;
+        uint8_t *const to = b->keys[0] + k * DSRI_INDEX_DIM;
+        const uint32_t span = load_integer_key(l->cache, l->first + k, KEY_BIAS, to, LAYER_BYTES, unit);
+        if (span >= LAYER_BINADES && b->span < LAYER_BINADES) {
+            /* The first such key of the block: the others have zeros in the layers that it brought. */
+            memset(b->keys + 1, KEY_BIAS, sizeof b->keys - LAYER_BYTES);
+            load_integer_key(l->cache, l->first + k, KEY_BIAS, to, LAYER_BYTES, unit);
+        }
+        b->span = span > b->span ? span : b->span;
+    }
 }
 
 /* Up to GROUP_KEYS more keys. */
@@ -75,7 +98,9 @@ static inline void load_key_group(key_loading *l)
     if (t + INTEGER_KEYS < l->prefetch_end) {
         prefetch_integer_keys(l->cache, t + INTEGER_KEYS);
     }
-    b->is_exact &= load_integer_keys(l->cache, t, n, KEY_BIAS, b->keys + l->done * DSRI_INDEX_DIM, b->units + l->done);
+    if (!load_narrow_keys(l->cache, t, n, KEY_BIAS, b->keys[0] + l->done * DSRI_INDEX_DIM, b->units + l->done)) {
+        load_wide_keys(l, n);
+    }
     l->done += n;
 }
 
@@ -89,7 +114,7 @@ static inline void load_last_keys(key_loading *l)
     if (b->n == 0 || b->n == INTEGER_KEYS) {
         return;
     }
-    memset(b->keys + b->n * DSRI_INDEX_DIM, 0, (INTEGER_KEYS - b->n) * DSRI_INDEX_DIM);
+    memset(b->keys[0] + b->n * DSRI_INDEX_DIM, 0, (INTEGER_KEYS - b->n) * DSRI_INDEX_DIM);
     memset(b->units + b->n, 0, (INTEGER_KEYS - b->n) * sizeof *b->units);
 }
 

@@ -1,4 +1,5 @@
-/* FP4 keys as bytes: each key as integers of at most 7 bits times a power of two of its own. */
+/* FP4 keys as bytes: each key as integers of at most 7 bits times a power of two of its own; a key whose scales lie
+ * farther apart in layers of such, each for the next LAYER_BINADES binades and zero elsewhere. */
 #ifndef DSRI_INTEGER_KEYS_H
 #define DSRI_INTEGER_KEYS_H
 
@@ -6,12 +7,15 @@
 
 enum {
     KEY_BLOCKS = DSRI_INDEX_DIM / KEY_SCALE_FEATURES,
-    MAX_KEY_SPAN = 3, /* binades between the scales of a key's blocks: 12 * 2^3 still takes 7 bits */
+    LAYER_BINADES = 4, /* 12 * 2^3 still takes 7 bits */
+    MAX_LAYERS = 3,
+    MAX_KEY_SPAN = 9,  /* binades between the scales of a key's blocks */
+    NO_KEY_SPAN = 255, /* of a key of another kind */
     MIN_KEY_SCALE = SCALE_BIAS - 39,
-    MAX_KEY_SCALE = SCALE_BIAS + 40 - MAX_KEY_SPAN
+    MAX_KEY_SCALE = SCALE_BIAS + 40
 };
 
-/* What the codes of a block n binades above a key's least one are, in units of half that one's scale. */
+/* What the codes of a block n binades above a layer's least one are, in units of half that one's scale. */
 #define INTEGER_CODES(n)                                                                                               \
     {                                                                                                                  \
         0, 1 << (n), 2 << (n), 3 << (n), 4 << (n), 6 << (n), 8 << (n), 12 << (n), 0, -(1 << (n)), -(2 << (n)),         \
@@ -67,14 +71,20 @@ static __attribute__((noinline)) key_scales scales_without_zeros(const uint8_t *
     return s;
 }
 
-/* Per lane of 16 bytes, which hold a block, what its 16 codes are. */
-static inline vi integers_of_blocks(const key_scales *s)
+static inline int is_integer_key(const key_scales *s)
 {
-    static const int8_t integers[MAX_KEY_SPAN + 1][16] = {INTEGER_CODES(0), INTEGER_CODES(1), INTEGER_CODES(2),
-                                                          INTEGER_CODES(3)};
+    return s->span <= MAX_KEY_SPAN && s->least >= MIN_KEY_SCALE && s->least + s->span <= MAX_KEY_SCALE;
+}
+
+/* Per lane of 16 bytes, which hold a block, what its 16 codes are in a layer. */
+static inline vi integers_of_blocks(const key_scales *s, int layer)
+{
+    static const int8_t integers[LAYER_BINADES + 1][16] = {INTEGER_CODES(0), INTEGER_CODES(1), INTEGER_CODES(2),
+                                                           INTEGER_CODES(3)}; /* and zeros: of other layers */
     const int8_t *of_block[KEY_BLOCKS];
     for (int b = 0; b < KEY_BLOCKS; b++) {
-        of_block[b] = integers[s->of_block[b] - s->least];
+        const int above = s->of_block[b] - s->least - layer * LAYER_BINADES;
+        of_block[b] = integers[above >= 0 && above < LAYER_BINADES ? above : LAYER_BINADES];
     }
     vi table = _mm512_castsi128_si512(_mm_loadu_si128((const void *)of_block[0]));
     table = _mm512_inserti32x4(table, _mm_loadu_si128((const void *)of_block[1]), 1);
@@ -82,31 +92,32 @@ static inline vi integers_of_blocks(const key_scales *s)
     return _mm512_inserti32x4(table, _mm_loadu_si128((const void *)of_block[3]), 3);
 }
 
-/* to [128]: the even features, then the odd ones, in bytes plus `bias`, 0 or 128; *unit: the power of two that is a
- * byte's unit. 0 where the key is of another kind. */
-static inline int load_integer_key(const dsri_cache *cache, uint64_t t, int bias, uint8_t *to, float *unit)
+/* to [128]: the even features, then the odd ones, in bytes plus `bias`, 0 or 128; further layers, as far as the key has
+ * them, layer_bytes on. *unit: the power of two that is a byte's unit in the first. Returns the key's span. */
+static inline uint32_t load_integer_key(const dsri_cache *cache, uint64_t t, int bias, uint8_t *to, size_t layer_bytes,
+                                        float *unit)
 {
     const dsri_cache_entry key = dsri_cache_at(cache, t);
     if (key.values == NULL) {
-        return 0;
+        return NO_KEY_SPAN;
     }
-    const vi codes = _mm512_loadu_si512(key.values);
+    const vi codes = _mm512_loadu_si512(key.values), nibble = _mm512_set1_epi8(0xf);
     key_scales s = key_scales_of(key.scales, 0xf);
-    if (s.span > MAX_KEY_SPAN || s.least < MIN_KEY_SCALE || s.least > MAX_KEY_SCALE) {
+    if (s.span >= LAYER_BINADES || !is_integer_key(&s)) {
         s = scales_without_zeros(key.scales, codes);
-        if (s.span > MAX_KEY_SPAN || s.least < MIN_KEY_SCALE || s.least > MAX_KEY_SCALE) {
-            return 0;
+        if (!is_integer_key(&s)) {
+            return NO_KEY_SPAN;
         }
     }
-    const vi table = integers_of_blocks(&s);
-    const vi values = vi_xor(table, _mm512_set1_epi8((char)bias)); /* +128 flips the top bit */
-    const vi nibble = _mm512_set1_epi8(0xf);
-    _mm512_storeu_si512(to, _mm512_shuffle_epi8(values, vi_and(codes, nibble)));
-    _mm512_storeu_si512(to + 64, _mm512_shuffle_epi8(values, vi_and(vi_shr(codes, 4), nibble)));
+    for (int layer = 0; layer <= s.span / LAYER_BINADES; layer++, to += layer_bytes) {
+        const vi values = vi_xor(integers_of_blocks(&s, layer), _mm512_set1_epi8((char)bias)); /* +128: the top bit */
+        _mm512_storeu_si512(to, _mm512_shuffle_epi8(values, vi_and(codes, nibble)));
+        _mm512_storeu_si512(to + 64, _mm512_shuffle_epi8(values, vi_and(vi_shr(codes, 4), nibble)));
+    }
     /* A code is twice its value. */
     const uint32_t bits = (uint32_t)(s.least - 1) << 23;
     memcpy(unit, &bits, sizeof *unit);
-    return 1;
+    return (uint32_t)s.span;
 }
 
 /* Keys [t, + 16), t a multiple of 16, as far as they are there. */
@@ -122,11 +133,10 @@ static inline void prefetch_integer_keys(const dsri_cache *cache, uint64_t t)
 }
 
 /* Keys [t, + n), t a multiple of 16 and n at most 16: all of one page. to [n][128], units [16]. What each is, is seen
- * for all at once; only where zero blocks may have any scale, key by key. 0 where one is of another kind. */
-static inline int load_integer_keys(const dsri_cache *cache, uint64_t t, uint32_t n, int bias, uint8_t *to,
-                                    float *units)
+ * for all at once. 0, and nothing is written, where one may have more than one layer or be of another kind. */
+static inline int load_narrow_keys(const dsri_cache *cache, uint64_t t, uint32_t n, int bias, uint8_t *to, float *units)
 {
-    static const int8_t tables[MAX_KEY_SPAN + 1][16]
+    static const int8_t tables[LAYER_BINADES][16]
         __attribute__((aligned(64))) = {INTEGER_CODES(0), INTEGER_CODES(1), INTEGER_CODES(2), INTEGER_CODES(3)};
     static const uint64_t byte_of_block[8]
         __attribute__((aligned(64))) = {0x8080808080808000, 0x8080808080808000, 0x8080808080808001, 0x8080808080808001,
@@ -142,16 +152,13 @@ static inline int load_integer_keys(const dsri_cache *cache, uint64_t t, uint32_
     vi greatest = _mm512_max_epu8(scales, _mm512_rol_epi32(scales, 8));
     least = _mm512_min_epu8(least, _mm512_rol_epi32(least, 16));
     greatest = _mm512_max_epu8(greatest, _mm512_rol_epi32(greatest, 16));
+    enum { MAX_LEAST = MAX_KEY_SCALE - LAYER_BINADES + 1 };
     const __mmask64 is_narrow =
-        _mm512_cmple_epu8_mask(_mm512_sub_epi8(greatest, least), _mm512_set1_epi8(MAX_KEY_SPAN));
+        _mm512_cmplt_epu8_mask(_mm512_sub_epi8(greatest, least), _mm512_set1_epi8(LAYER_BINADES));
     const __mmask64 is_usual = _mm512_cmple_epu8_mask(_mm512_sub_epi8(least, _mm512_set1_epi8(MIN_KEY_SCALE)),
-                                                      _mm512_set1_epi8((char)(MAX_KEY_SCALE - MIN_KEY_SCALE)));
+                                                      _mm512_set1_epi8((char)(MAX_LEAST - MIN_KEY_SCALE)));
     if ((is_narrow & is_usual) != UINT64_MAX) {
-        int is_exact = 1;
-        for (uint32_t k = 0; k < n && is_exact; k++) {
-            is_exact = load_integer_key(cache, t + k, bias, to + k * DSRI_INDEX_DIM, units + k);
-        }
-        return is_exact;
+        return 0;
     }
     /* A code is twice its value. */
     vi_store((void *)units, vi_shl(vi_sub(vi_and(least, vi_set1(0xff)), vi_set1(1)), 23));

@@ -1,9 +1,9 @@
 /* A query of the indexer in bytes: each head as integers of at most 7 bits times a power of two of its own.
  *
  * Why sums of such integers give the chain's bits (docs/numerics.md, "Exact sums"): with keys of the same kind all
- * partial sums are integers below 2^21 times one power of two, so the chain never rounds; products with the weights and
- * their sum round alike whatever power of two is taken out, as long as nothing is subnormal or overflows, which the
- * limits below see to. */
+ * partial sums are integers of at most 24 bits times one power of two, so the chain never rounds; products with the
+ * weights and their sum round alike whatever power of two is taken out, as long as nothing is subnormal or overflows,
+ * which the limits below see to. */
 #ifndef DSRI_INTEGER_QUERY_H
 #define DSRI_INTEGER_QUERY_H
 
@@ -11,6 +11,9 @@
 
 enum {
     QUERY_WORDS = DSRI_INDEX_DIM / 4, /* of a head: words of 4 bytes */
+    /* Binades that a key may span with a query: 128 * 127 * 12 * 2^6 < 2^24. */
+    MIN_QUERY_KEY_SPAN = 6,
+    MAX_QUERY_KEY_SPAN = 9,
     /* Magnitudes of the greatest feature of a head, and of weights times the unit of their head, as exponents. */
     MIN_Q_EXPONENT = -60,
     MAX_Q_EXPONENT = 60,
@@ -24,7 +27,7 @@ enum {
  * 8g, 8g + 2, 8g + 4, 8g + 6, and word 16 + g those after them: the order in which nibbles lie in the bytes of a key.
  */
 typedef struct integer_query {
-    uint32_t *is_exact; /* 1: the query is of this kind; else the rest means nothing */
+    uint32_t *key_span; /* that keys may have with it; 0: the query is of another kind, and the rest means nothing */
     float *weights;     /* [n_heads], times the unit of the head */
     int32_t *sums;      /* [n_heads]: of its integers */
     uint32_t *words;    /* [panel] */
@@ -33,7 +36,7 @@ typedef struct integer_query {
 static inline integer_query integer_query_of(const query *x, uint32_t n_heads)
 {
     integer_query y;
-    y.is_exact = (void *)x->exact_q;
+    y.key_span = (void *)x->exact_q;
     y.weights = (void *)(x->exact_q + 64);
     y.sums = (void *)(y.weights + n_heads);
     y.words = (void *)(y.sums + n_heads);
@@ -103,9 +106,10 @@ static inline vi join_bytes(vi a, vi b, vi c, vi d)
     return vi_or(low, vi_or(vi_shl(vi_and(c, vi_set1(0xff)), 16), vi_shl(d, 24)));
 }
 
-/* VF_LANES heads from `head` on; their words go to `words`, `width` apart. 0: some head is not exact. */
+/* VF_LANES heads from `head` on; their words go to `words`, `width` apart, and *all gets the bits of all integers.
+ * 0: some head is not exact. */
 static inline int pack_integer_heads(const query *x, const integer_query *y, uint32_t head, uint32_t *words,
-                                     uint32_t width)
+                                     uint32_t width, vi *all)
 {
     vf features[DSRI_INDEX_DIM];
     vi sum = _mm512_setzero_si512();
@@ -129,11 +133,19 @@ static inline int pack_integer_heads(const query *x, const integer_query *y, uin
             bytes[i] = _mm512_cvtps_epi32(scaled);
             ok &= _mm512_cmp_ps_mask(_mm512_cvtepi32_ps(bytes[i]), scaled, _CMP_EQ_OQ);
             sum = vi_add(sum, bytes[i]);
+            *all = vi_or(*all, bytes[i]);
         }
         vi_store(words + (size_t)g * width, join_bytes(bytes[0], bytes[1], bytes[2], bytes[3]));
     }
     vi_store((void *)(y->sums + head), sum);
     return ok == 0xffff;
+}
+
+/* Each power of two that all integers of the query are multiples of is a binade more for the keys. */
+static inline uint32_t key_span_of(vi all)
+{
+    const int spare = MAX_QUERY_KEY_SPAN - MIN_QUERY_KEY_SPAN;
+    return MIN_QUERY_KEY_SPAN + (uint32_t)__builtin_ctz((uint32_t)_mm512_reduce_or_epi32(all) | 1u << spare);
 }
 
 /* Panels as those of the chain: panel p takes every n-th vector of heads from p on. Returns whether the query is of
@@ -142,12 +154,13 @@ static inline int pack_integer_query(const query *x, uint32_t n_heads, uint32_t 
 {
     const integer_query y = integer_query_of(x, n_heads);
     const uint32_t n_panels = n_heads / width;
+    vi all = _mm512_setzero_si512();
     int is_exact = 1;
     for (uint32_t v = 0; v < n_heads / VF_LANES && is_exact; v++) {
         uint32_t *words = y.words + (size_t)(v % n_panels) * QUERY_WORDS * width + v / n_panels * VF_LANES;
-        is_exact = pack_integer_heads(x, &y, v * VF_LANES, words, width);
+        is_exact = pack_integer_heads(x, &y, v * VF_LANES, words, width, &all);
     }
-    *y.is_exact = (uint32_t)is_exact;
+    *y.key_span = is_exact ? key_span_of(all) : 0;
     return is_exact;
 }
 

@@ -116,6 +116,36 @@ static inline __attribute__((always_inline)) void run_steps(int n_vectors, const
     weigh_keys(n_vectors, p.in_tiles, 0, TILE_ROWS);
 }
 
+/* A step whose keys have several layers, by itself: its dots by layer, from the last one down. */
+static inline __attribute__((always_inline)) void run_wide_step(int n_vectors, const integer_step *s, int n_layers,
+                                                                int32_t *layer_dots, key_loading *next)
+{
+    const int n_dots = TILE_ROWS * n_vectors * VF_LANES;
+    memset(s->dots, 0, (size_t)n_dots * sizeof *s->dots);
+    for (int layer = n_layers - 1; layer >= 0; layer--) {
+        const integer_step part = {s->panel, s->keys + layer * LAYER_BYTES, layer_dots, NULL};
+        multiply_step(n_vectors, &part, (step_pipeline){NULL, NULL, next});
+        store_dots(n_vectors, &part);
+        for (int i = 0; i < n_dots; i += VF_LANES) {
+            const vi above = vi_shl(vi_load((const void *)(s->dots + i)), LAYER_BINADES);
+            vi_store((void *)(s->dots + i), vi_add(above, vi_load((const void *)(layer_dots + i))));
+        }
+    }
+    weigh_keys(n_vectors, s, 0, TILE_ROWS);
+}
+
+static void run_wide_steps(uint32_t n_vectors, const integer_step *steps, uint32_t n_steps, integer_scratch *s,
+                           int n_layers, key_loading *next)
+{
+    for (uint32_t i = 0; i < n_steps; i++) {
+        if (n_vectors == 4) {
+            run_wide_step(4, steps + i, n_layers, s->dots[(i + 1) % 2], next);
+        } else {
+            run_wide_step(2, steps + i, n_layers, s->dots[(i + 1) % 2], next);
+        }
+    }
+}
+
 static void add_integer_heads(const integer_panel *panels, uint32_t n_panels, uint32_t n_heads, integer_scratch *s,
                               const integer_block *block, key_loading *next)
 {
@@ -123,10 +153,12 @@ static void add_integer_heads(const integer_panel *panels, uint32_t n_panels, ui
     const uint32_t n_groups = (block->n + TILE_ROWS - 1) / TILE_ROWS;
     for (uint32_t i = 0; i < n_panels * n_groups; i++) {
         const uint32_t first = i % n_groups * TILE_ROWS;
-        steps[i] = (integer_step){panels + i / n_groups, block->keys + first * DSRI_INDEX_DIM, s->dots[i % 2],
+        steps[i] = (integer_step){panels + i / n_groups, block->keys[0] + first * DSRI_INDEX_DIM, s->dots[i % 2],
                                   s->sums[i / n_groups] + first * VF_LANES};
     }
-    if (panel_vectors(n_heads) == 4) {
+    if (layers_of(block) > 1) {
+        run_wide_steps(panel_vectors(n_heads), steps, n_panels * n_groups, s, layers_of(block), next);
+    } else if (panel_vectors(n_heads) == 4) {
         run_steps(4, steps, n_panels * n_groups, next);
     } else {
         run_steps(2, steps, n_panels * n_groups, next);
