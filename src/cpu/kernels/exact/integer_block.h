@@ -17,7 +17,7 @@ enum {
 };
 
 typedef struct integer_block {
-    uint8_t keys[MAX_LAYERS][LAYER_BYTES]; /* from the second on only where span asks for it */
+    _Alignas(64) uint8_t keys[MAX_LAYERS][LAYER_BYTES]; /* from the second on only where span asks for it */
     float units[INTEGER_KEYS];
     uint32_t n;
     uint32_t span; /* the greatest of a key; NO_KEY_SPAN: some key is of another kind, and the bytes mean nothing */
