@@ -194,10 +194,18 @@ static void run_case(const one_case *c, const uint16_t *q, const float *weights,
         dsr_buffer_destroy(buffers[b]);
 }
 
+typedef enum query_kind {
+    OTHER,
+    GRID,
+    GREATEST /* every value is 127, and every key's 6 */
+} query_kind;
+
+static const char *const query_names[] = {"other", "grid", "greatest"};
+
 /* Packed keys: scores and lists against the reference on the decoded keys. */
 typedef struct packed_case {
     uint32_t n_heads, n_keys, page_size; /* 0: one piece */
-    int q_is_grid;
+    query_kind query;
     uint32_t scale_span; /* scales are drawn from 126 on; 255: from all 256 */
     int is_mixed;        /* a second row has the decoded keys */
 } packed_case;
@@ -219,12 +227,12 @@ static void run_packed(const packed_case *c)
     uint16_t *q = malloc(2 * DIM * c->n_heads), *keys = malloc((size_t)c->n_keys * DIM * 2);
     float *weights = malloc(4 * c->n_heads), *scores = malloc(4 * c->n_keys), *given_scores = malloc(4 * c->n_keys);
     for (uint32_t i = 0; i < DIM * c->n_heads; i++)
-        q[i] = c->q_is_grid ? draw_grid(&state, (float)(1u << i / DIM % 4))
-                            : to_bf16((float)next_random(&state) / 1e9f - 1);
+        q[i] = c->query == GRID ? draw_grid(&state, (float)(1u << i / DIM % 4))
+                                : to_bf16(c->query == GREATEST ? 127.0f : (float)next_random(&state) / 1e9f - 1);
     for (uint32_t h = 0; h < c->n_heads; h++)
         weights[h] = c->scale_span == 1 ? -0.25f : (float)next_random(&state) / 4e9f - 0.2f;
     for (size_t i = 0; i < (size_t)(n_pages + 1) * page * 68; i++)
-        pages[i] = (uint8_t)next_random(&state);
+        pages[i] = c->query == GREATEST ? 0x77 : (uint8_t)next_random(&state);
     for (uint32_t p = 0; p < n_pages; p++)
         table[p] = (int32_t)(n_pages - p);
     if (n_pages > 2)
@@ -289,7 +297,7 @@ static void run_packed(const packed_case *c)
         n_failed += is_good ? 0u : 1u;
         if (!is_good)
             printf("FAIL packed: %u heads, %u keys, pages of %u, %s q, span %u, row %u: score %u is %a, expected %a\n",
-                   c->n_heads, c->n_keys, c->page_size, c->q_is_grid ? "grid" : "other", c->scale_span, r, t,
+                   c->n_heads, c->n_keys, c->page_size, query_names[c->query], c->scale_span, r, t,
                    t < c->n_keys ? (double)given_scores[t] : 0, t < c->n_keys ? (double)scores[t] : 0);
         fflush(stdout);
     }
@@ -307,10 +315,15 @@ static void run_packed(const packed_case *c)
 
 static void run_all_packed(void)
 {
-    static const packed_case cases[] = {{64, 700, 0, 1, 3, 0},   {32, 130, 16, 1, 2, 0}, {64, 1000, 64, 1, 4, 0},
-                                        {64, 300, 128, 0, 3, 0}, {128, 250, 0, 1, 3, 0}, {64, 200, 32, 1, 255, 0},
-                                        {32, 17, 256, 1, 1, 0},  {64, 130, 0, 1, 1, 0},  {128, 90, 16, 0, 255, 0},
-                                        {64, 300, 32, 1, 3, 1},  {32, 200, 0, 0, 255, 1}};
+    static const packed_case cases[] = {
+        {64, 700, 0, GRID, 3, 0},    {32, 130, 16, GRID, 2, 0},    {64, 1000, 64, GRID, 4, 0},
+        {64, 300, 128, OTHER, 3, 0}, {128, 250, 0, GRID, 3, 0},    {64, 200, 32, GRID, 255, 0},
+        {32, 17, 256, GRID, 1, 0},   {64, 130, 0, GRID, 1, 0},     {128, 90, 16, OTHER, 255, 0},
+        {64, 300, 32, GRID, 3, 1},   {32, 200, 0, OTHER, 255, 1},  {64, 700, 0, GRID, 5, 0},
+        {32, 300, 0, GRID, 6, 0},    {64, 300, 16, GRID, 7, 0},    {128, 300, 0, GRID, 7, 0},
+        {32, 300, 64, GRID, 7, 0},   {64, 300, 0, GRID, 8, 0},     {128, 200, 0, GRID, 10, 0},
+        {64, 200, 0, GRID, 15, 0},   {64, 300, 0, GREATEST, 7, 0}, {128, 200, 0, GREATEST, 7, 0},
+        {64, 300, 0, GREATEST, 8, 0}};
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         run_packed(&cases[i]);
 }

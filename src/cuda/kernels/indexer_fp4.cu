@@ -224,6 +224,38 @@ static __device__ __forceinline__ float sum_over_rows(const float sums[8], float
     return __fadd_rn(keeps_1 ? two[1] : two[0], __shfl_xor_sync(0xffffffffu, keeps_1 ? two[0] : two[1], 4));
 }
 
+/* The query as join_tile_fp4 takes it. */
+template <int GROUPS> struct fp4_query_heads {
+    const fp4_query &query;
+
+    __device__ uint4 bytes(uint32_t i, uint32_t b) const
+    {
+        const uint32_t g = threadIdx.x % 32 / 4, in_group = (8 * i + g) / GROUPS;
+        return query.bytes[g % GROUPS][in_group / 8][threadIdx.x % 4][4 * (in_group % 8) + b];
+    }
+
+    __device__ float2 weights(uint32_t i) const
+    {
+        const uint32_t g = threadIdx.x % 32 / 4, in_group = (8 * i + g) / GROUPS;
+        const float2 size = query.weights[g % GROUPS][in_group / 8][in_group % 8];
+        const float2 sign = query.signs[g % GROUPS][in_group / 8][in_group % 8];
+        return make_float2(__fmul_rn(size.x, sign.x), __fmul_rn(size.y, sign.y));
+    }
+};
+
+/* Scores of a tile that has keys of another kind, or a query. */
+template <int FRAGMENTS, int GROUPS>
+static __device__ __noinline__ float score_other_tile(const indexer_query &at, const fp4_stage &stage, uint32_t key,
+                                                      uint32_t own_key, const fp4_shared &shared)
+{
+    constexpr int N = FRAGMENTS * GROUPS;
+    const bool is_near = are_near(find_scales(stage.scales[own_key])) || key + own_key >= at.n_seen;
+    if (shared.n_bad != 0 || !__all_sync(0xffffffffu, is_near))
+        return chain_tile_fp4(at, 16 * N, key, own_key);
+    const fp4_query_heads<GROUPS> heads = {shared.query};
+    return join_tile_fp4<N>(heads, stage, shared.tables[0], own_key);
+}
+
 /* Scores of a run of tiles. GROUPS of 16 * FRAGMENTS heads. */
 template <int FRAGMENTS, int GROUPS>
 static __device__ __forceinline__ void score_fp4_run(const tile_run &run, uint32_t n_heads, fp4_shared &shared)
@@ -268,7 +300,7 @@ static __device__ __forceinline__ void score_fp4_run(const tile_run &run, uint32
         slot = slot + 1 < FP4_STAGES ? slot + 1 : 0;
         const fp4_scales scales = find_scales(stage.scales[own_key]);
         if (!is_bytes || __any_sync(0xffffffffu, !scales.are_good && key + own_key < at.n_seen)) {
-            store_fp4(at, key, own_key, chain_tile_fp4(run.at, n_heads, key, own_key));
+            store_fp4(at, key, own_key, score_other_tile<FRAGMENTS, GROUPS>(run.at, stage, key, own_key, shared));
             continue;
         }
         float score = 0.0f;

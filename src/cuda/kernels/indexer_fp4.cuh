@@ -4,7 +4,8 @@
  * 48 at most. A query head whose values are integers up to 127 times a power of two becomes bytes. Then a dot product
  * is an integer below 2^20 times a power of two, every partial sum of the F32 chain is exact, and so is the sum of
  * products of bytes in any order. Powers of two that all heads of a key share wait until its score is summed. Keys and
- * queries that are not such take the chain itself, with the same bits either way.
+ * queries that are not such take the chain itself, with the same bits either way. So do not keys whose scales span 3 to
+ * 6 binades: their blocks are multiplied one by one, and each block's sums shifted, which stay below 2^24.
  *
  * Bytes of keys carry 48 more, so that a nibble becomes one by a table of 8 bytes for each sign; the accumulators start
  * that much lower, and end as the dot product. Its bits are those of a subnormal float, 2^-149 times as large, or of a
@@ -238,6 +239,87 @@ static __device__ __forceinline__ fp4_scales find_scales(uint32_t scales)
 static __device__ __forceinline__ float unit_of_scores(uint32_t least_scale)
 {
     return __uint_as_float((least_scale + 148 - FP4_WEIGHT_UNIT) << 23);
+}
+
+/* Whether a key's scales are in range and span at most 6 binades. */
+static __device__ __forceinline__ bool are_near(const fp4_scales &scales)
+{
+    return ((scales.above + 0x01010101u) & 0xf8f8f8f8u) == 0 && scales.least - 87 <= 165 - 87;
+}
+
+/* Signed bytes of the four values in the low half of a word, doubled. The tables are those of shift 0. */
+static __device__ __forceinline__ uint32_t signed_4(const fp4_tables &tables, uint32_t nibbles)
+{
+    /* A byte 48 above its value becomes one 128 above. */
+    return (widen_4(tables, nibbles, nibbles ^ 0x88888888u) + 0x50505050u) ^ 0x80808080u;
+}
+
+/* relu(dot) * weight for dots up to 2^24, which may be more than 1. */
+static __device__ __forceinline__ float weigh_great(int dot, float weight)
+{
+    return __fmul_rn(__int_as_float(max(dot, 0)), weight);
+}
+
+/* Scores of a tile of keys that are near, of a query of bytes, by one warp: a product of each block of features by
+ * itself. heads.bytes(i, b) gives a lane fragment i of block b, whose rows are heads 8 i + lane / 4 and those half of
+ * all further, and whose columns of lane t of four are features 8 t to 8 t + 7; heads.weights(i) their weights' sizes
+ * and signs. Each lane gets the score of its own key. */
+template <int FRAGMENTS, typename Heads>
+static __device__ __noinline__ float join_tile_fp4(const Heads &heads, const fp4_stage &stage, const fp4_tables &tables,
+                                                   uint32_t own_key)
+{
+    constexpr uint32_t N_BITS = FRAGMENTS == 2 ? 1 : FRAGMENTS == 4 ? 2 : 3;
+    const uint32_t lane = threadIdx.x % 32, t = lane % 4;
+    float own = 0.0f;
+#pragma unroll 1
+    for (uint32_t first = 0; first < FP4_TILE; first += 8) {
+        uint32_t bytes[4][2];
+#pragma unroll
+        for (int b = 0; b < 4; b++) {
+            const uint32_t word = reinterpret_cast<const uint32_t *>(&stage.values[first + lane / 4][b])[t];
+            bytes[b][0] = signed_4(tables, word);
+            bytes[b][1] = signed_4(tables, word >> 16);
+        }
+        const uint32_t *scales = &stage.scales[first + 2 * t];
+        const uint32_t above[2] = {find_scales(scales[0]).above, find_scales(scales[1]).above};
+        float waiting[2][N_BITS] = {}, sums[2] = {}; /* sums of 1, 2 and 4 fragments that wait for their partners */
+#pragma unroll 1
+        for (uint32_t i = 0; i < FRAGMENTS; i++) {
+            const uint32_t fragment = __brev(i) >> (32 - N_BITS);
+            const float2 weights = heads.weights(fragment);
+            int dots[4] = {};
+#pragma unroll
+            for (int b = 0; b < 4; b++) {
+                int of_block[4];
+                multiply_signed_bytes(of_block, heads.bytes(fragment, b), bytes[b][0], bytes[b][1]);
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    dots[j] += of_block[j] * (1 << (above[j % 2] >> 8 * b & 7u));
+            }
+#pragma unroll
+            for (int key = 0; key < 2; key++) {
+                sums[key] = __fadd_rn(weigh_great(dots[key], weights.x), weigh_great(dots[2 + key], weights.y));
+                bool is_carried = true;
+#pragma unroll
+                for (uint32_t bit = 0; bit < N_BITS; bit++) {
+                    const bool adds = is_carried && (i >> bit & 1u);
+                    waiting[key][bit] = is_carried && !adds ? sums[key] : waiting[key][bit];
+                    sums[key] = adds ? __fadd_rn(waiting[key][bit], sums[key]) : sums[key];
+                    is_carried = adds;
+                }
+            }
+        }
+#pragma unroll
+        for (int key = 0; key < 2; key++)
+#pragma unroll
+            for (int s = 16; s >= 4; s /= 2)
+                sums[key] = __fadd_rn(sums[key], __shfl_xor_sync(0xffffffffu, sums[key], s));
+        const float even = __shfl_sync(0xffffffffu, sums[0], own_key % 8 / 2);
+        const float odd = __shfl_sync(0xffffffffu, sums[1], own_key % 8 / 2);
+        if (own_key / 8 == first / 8)
+            own = own_key % 2 ? odd : even;
+    }
+    return __fmul_rn(own, unit_of_scores(find_scales(stage.scales[own_key]).least));
 }
 
 #endif

@@ -177,6 +177,39 @@ static __device__ __forceinline__ float sum_over_columns(const float sums[4])
     return __fadd_rn(keeps_8 ? two[1] : two[0], __shfl_xor_sync(0xffffffffu, keeps_8 ? two[0] : two[1], 1));
 }
 
+/* The query as join_tile_fp4 takes it. */
+struct wide_heads {
+    wide_query &query;
+    const float *signed_weights;
+
+    __device__ uint4 bytes(uint32_t i, uint32_t b) const
+    {
+        const uint32_t lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
+        const uint32_t fragment = 2 * i + g / 4, column = g % 4 * 2;
+        int8_matrix &all = query.bytes;
+        return make_uint4(all.at(t, 0, fragment, column)[b], all.at(t, 0, fragment, column + 1)[b],
+                          all.at(t, 1, fragment, column)[b], all.at(t, 1, fragment, column + 1)[b]);
+    }
+
+    __device__ float2 weights(uint32_t i) const
+    {
+        const uint32_t g = threadIdx.x % 32 / 4;
+        const float *sizes = query.weights[2 * i + g / 4][g % 4].sizes, *all = signed_weights + 8 * i + g;
+        return make_float2(__fmul_rn(sizes[0], sign_of(all[0])), __fmul_rn(sizes[1], sign_of(all[WIDE_HEADS / 2])));
+    }
+};
+
+/* Scores of a tile that has keys of another kind, or a query. */
+static __device__ __noinline__ float score_other_tile(const indexer_query &at, const fp4_stage &stage, uint32_t key,
+                                                      uint32_t own_key, wide_shared &shared)
+{
+    const bool is_near = are_near(find_scales(stage.scales[own_key])) || key + own_key >= at.n_seen;
+    if (shared.is_bad || !__all_sync(0xffffffffu, is_near))
+        return chain_tile_fp4(at, WIDE_HEADS, key, own_key);
+    const wide_heads heads = {shared.query, at.weights};
+    return join_tile_fp4<WIDE_HEADS / 16>(heads, stage, shared.tables[0], own_key);
+}
+
 /* Scores of a run of tiles. */
 static __device__ __forceinline__ void score_run_wide(const tile_run &run, wide_shared &shared)
 {
@@ -236,9 +269,9 @@ static __device__ __forceinline__ void score_run_wide(const tile_run &run, wide_
         }
         const float sum = __fadd_rn(sum_over_columns(sums), zero);
         float score = __fmul_rn(sum, unit_of_scores(scales.least));
-        /* All warps of a group multiply together, so the chain comes after. */
+        /* All warps of a group multiply together, so what one of them does alone comes after. */
         if (!is_bytes || __any_sync(0xffffffffu, !scales.are_good && key + own_key < at.n_seen))
-            score = chain_tile_fp4(run.at, WIDE_HEADS, key, own_key);
+            score = score_other_tile(run.at, stage, key, own_key, shared);
         store_fp4(at, key, own_key, score);
     }
     copy_async_wait<0>();

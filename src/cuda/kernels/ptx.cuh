@@ -252,6 +252,14 @@ static __device__ __forceinline__ void multiply_add_bytes(int d[4], uint4 a, uin
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1), "r"(c.x), "r"(c.y), "r"(c.z), "r"(c.w));
 }
 
+/* The same without c, and with signed bytes in both. */
+static __device__ __forceinline__ void multiply_signed_bytes(int d[4], uint4 a, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1), "r"(0));
+}
+
 /* Bytes of a 128 x 64 matrix, 64 columns, in steps of 32 rows, as multiply_add_bytes_64 reads them: 8 columns of 16
  * rows are side by side. */
 struct int8_matrix {

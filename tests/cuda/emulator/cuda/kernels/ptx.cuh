@@ -301,6 +301,12 @@ static inline void multiply_add_bytes(int d[4], uint4 a, uint32_t b0, uint32_t b
     emulator_warp("mma.m16n8k32", multiply_byte_matrices<int8_t, uint8_t>, 0xffffffffu, &own);
 }
 
+static inline void multiply_signed_bytes(int d[4], uint4 a, uint32_t b0, uint32_t b1)
+{
+    byte_product own = {d, {a.x, a.y, a.z, a.w}, {b0, b1}, {}};
+    emulator_warp("mma.m16n8k32", multiply_byte_matrices<int8_t, int8_t>, 0xffffffffu, &own);
+}
+
 struct int8_matrix {
     uint32_t words[4][2][8][8][4];
 
