@@ -42,7 +42,7 @@ static __device__ __forceinline__ int32_t output_of(uint64_t item, int32_t offse
     return item ? (int32_t) ~(uint32_t)item + offset : -1;
 }
 
-/* What a block needs before the scores are there. */
+/* What a block needs when the scores are there. */
 static __device__ __forceinline__ void prepare_select(select_shared &shared)
 {
     for (uint32_t i = threadIdx.x; i < SELECT_BINS + 32; i += SELECT_THREADS)
@@ -209,16 +209,21 @@ extern "C" __global__ void SELECT_CLUSTER __launch_bounds__(SELECT_THREADS, 2)
         return;
     indexer_query at;
     find_query(plan, number, at);
-    prepare_select(shared.select);
+    const auto prepare = [&] {
+        prepare_select(shared.select);
 #if __CUDA_ARCH__ >= 900
-    if (!is_alone)
-        open_lists(m, shared);
+        if (!is_alone)
+            open_lists(m, shared);
 #endif
-    __syncthreads();
+    };
+    if (at.maxima) {
+        prepare();
+        __syncthreads();
+    }
     wait_for_prior_launch();
     select_scale scale = {};
     uint32_t n_best = 0;
-    const list_end end = find_best(at, is_alone ? 0 : part, n_parts, m, scale, n_best, shared.select);
+    const list_end end = find_best(at, is_alone ? 0 : part, n_parts, m, scale, n_best, shared.select, prepare);
     bool is_done = end != LIST_HAS_FAILED;
     if (is_alone && is_done)
         place_best(scale, n_best, k, shared.select,

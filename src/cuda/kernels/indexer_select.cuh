@@ -182,7 +182,7 @@ static __device__ __forceinline__ select_scale scale_of_own(const float4 own[SEL
     }
     if (n_fours >= SELECT_THREADS) {
 #pragma unroll 1
-        for (uint32_t s = 1; s < 32 && SELECT_THREADS / (2 * s) >= m; s *= 2)
+        for (uint32_t s = 1; s < 32 && 2 * s * m <= SELECT_THREADS; s *= 2)
             least = fmaxf(least, __shfl_xor_sync(0xffffffffu, least, s));
     }
     const uint32_t top_of_warp = __reduce_max_sync(0xffffffffu, ordered_score(most));
@@ -299,10 +299,12 @@ static __device__ __forceinline__ bool list_groups(const indexer_query &at, cons
     return true;
 }
 
-/* Sorts the m best of a part into bins, and tells how many those bins have and how the list ends. */
+/* Sorts the m best of a part into bins, and tells how many those bins have and how the list ends. Calls prepare() while
+ * the values come, if they are the first that are read. */
+template <typename Prepare>
 static __device__ __forceinline__ list_end find_best(const indexer_query &at, uint32_t part, uint32_t n_parts,
                                                      uint32_t m, select_scale &scale, uint32_t &n_best,
-                                                     select_shared &shared)
+                                                     select_shared &shared, Prepare prepare)
 {
     select_source from = part_of(at.scores, at.n_seen, part, n_parts);
     if (at.maxima) {
@@ -310,11 +312,14 @@ static __device__ __forceinline__ list_end find_best(const indexer_query &at, ui
         if (!list_groups(at, part_of(at.maxima, n_groups, part, n_parts), m, from, scale, shared))
             return LIST_HAS_FAILED;
     }
-    if (from.n > SELECT_VALUES)
-        return LIST_HAS_FAILED;
     float4 own[SELECT_OWN];
     uint32_t slots[SELECT_OWN];
-    load_own(from, own);
+    if (from.n <= SELECT_VALUES)
+        load_own(from, own);
+    if (!at.maxima)
+        prepare();
+    if (from.n > SELECT_VALUES)
+        return LIST_HAS_FAILED;
     if (!at.maxima)
         scale = scale_of_own(own, from.n, m, shared);
     count_own(own, from.n, scale, slots, shared);
