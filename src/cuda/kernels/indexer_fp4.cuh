@@ -4,8 +4,8 @@
  * 48 at most. A query head whose values are integers up to 127 times a power of two becomes bytes. Then a dot product
  * is an integer below 2^20 times a power of two, every partial sum of the F32 chain is exact, and so is the sum of
  * products of bytes in any order. Powers of two that all heads of a key share wait until its score is summed. Keys and
- * queries that are not such take the chain itself, with the same bits either way. So do not keys whose scales span 3 to
- * 6 binades: their blocks are multiplied one by one, and each block's sums shifted, which stay below 2^24.
+ * queries that are not such take the chain itself, with the same bits either way. Keys whose scales span 3 to 6 binades
+ * need no chain: their blocks are multiplied one by one, and each block's sums shifted, which stay below 2^24.
  *
  * Bytes of keys carry 48 more, so that a nibble becomes one by a table of 8 bytes for each sign; the accumulators start
  * that much lower, and end as the dot product. Its bits are those of a subnormal float, 2^-149 times as large, or of a

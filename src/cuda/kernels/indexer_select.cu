@@ -42,7 +42,7 @@ static __device__ __forceinline__ int32_t output_of(uint64_t item, int32_t offse
     return item ? (int32_t) ~(uint32_t)item + offset : -1;
 }
 
-/* What a block needs when the scores are there. */
+/* What a block needs before it counts. */
 static __device__ __forceinline__ void prepare_select(select_shared &shared)
 {
     for (uint32_t i = threadIdx.x; i < SELECT_BINS + 32; i += SELECT_THREADS)
