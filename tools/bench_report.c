@@ -1,5 +1,7 @@
 #include "bench_report.h"
 
+#include "out_file.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -169,29 +171,23 @@ static void write_escaped(FILE *file, const char *text)
 
 int bench_check_report(const cli_command *command, const char *path)
 {
-    FILE *file = fopen(path, "a");
-    if (file == NULL || fclose(file) != 0) {
+    if (!out_check(path)) {
         cli_error(command, "%s: %s", path, strerror(errno));
         return CLI_BAD_INPUT;
     }
     return CLI_DONE;
 }
 
-int bench_write_report(const cli_command *command, const bench_run *run, const char *path)
+static void write_page(FILE *file, const bench_run *run)
 {
-    FILE *file = fopen(path, "w");
-    if (file == NULL) {
-        cli_error(command, "%s: %s", path, strerror(errno));
-        return CLI_BAD_INPUT;
-    }
     fprintf(file, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>dsrows bench</title><style>"
                   "body{font:14px sans-serif;max-width:1000px;margin:2em auto}table{border-collapse:collapse}"
                   "td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}td:first-child{text-align:left}"
                   "text{font:12px sans-serif}.grid{stroke:#ddd}.roof{fill:none;stroke:#999;stroke-width:2}</style>\n"
                   "<h1>dsrows bench</h1><p>");
     write_escaped(file, run->machine);
-    fprintf(file, "; %s; %s, %s-exact, %u threads; <code>", run->date, dsr_isa_name(run->isa),
-            cli_exactness_name(run->exactness), run->n_threads);
+    fprintf(file, "; %s; %s (%s), %s-exact, %u threads; <code>", run->date, cli_backend_name(run->backend),
+            dsr_isa_name(run->isa), cli_exactness_name(run->exactness), run->n_threads);
     write_escaped(file, run->command);
     fputs("</code></p>\n", file);
     fprintf(file,
@@ -205,7 +201,17 @@ int bench_write_report(const cli_command *command, const bench_run *run, const c
     draw_scaling(file, run, "Scaling with context", "tokens of context", BY_CONTEXT);
     draw_scaling(file, run, "Scaling with threads", "threads", BY_THREADS);
     fputs("</html>\n", file);
-    if (fclose(file) != 0) {
+}
+
+int bench_write_report(const cli_command *command, const bench_run *run, const char *path)
+{
+    out_file file;
+    int done = out_open(&file, path);
+    if (done) {
+        write_page(file.stream, run);
+        done = out_close(&file);
+    }
+    if (!done) {
         cli_error(command, "%s: %s", path, strerror(errno));
         return CLI_BAD_INPUT;
     }

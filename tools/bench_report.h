@@ -8,6 +8,7 @@ typedef struct bench_run {
     const char *machine; /* CPU model */
     const char *date;
     const char *command;
+    dsr_device_kind backend;
     dsr_isa isa;
     dsr_exactness exactness;
     uint32_t n_threads; /* the most of the run */

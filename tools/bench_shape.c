@@ -102,28 +102,6 @@ int bench_parse_format(bench_op op, const char *name, dsr_cache_format *format)
     return 1;
 }
 
-/* What the library takes, asked before operands are allocated; what is left is a number from 1 on. */
-static int check_value(bench_op op, const char *name, uint32_t value, shape_fault *f)
-{
-    if (strcmp(name, "heads") == 0 && value != 64 && value != 128 && (op != BENCH_INDEXER || value != 32)) {
-        return fault(f, "heads=%u: op %s takes %s64 or 128", (unsigned)value, op_names[op],
-                     op == BENCH_INDEXER ? "32, " : "");
-    }
-    if (strcmp(name, "top_k") == 0 && (value == 0 || value > DSR_MAX_TOP_K || value % 32 != 0)) {
-        return fault(f, "top_k=%u: needed is a multiple of 32 up to %d", (unsigned)value, DSR_MAX_TOP_K);
-    }
-    if (strcmp(name, "page") == 0 && (value < 16 || value > 256 || (value & (value - 1)) != 0)) {
-        return fault(f, "page=%u: needed is 16, 32, 64, 128 or 256", (unsigned)value);
-    }
-    if (strcmp(name, "inputs") == 0 && (value > 65536 || value % 16 != 0)) {
-        return fault(f, "inputs=%u: needed is a multiple of 16 up to 65536", (unsigned)value);
-    }
-    if (strcmp(name, "outputs") == 0 && value > 1048576) {
-        return fault(f, "outputs=%u: needed is a number up to 1048576", (unsigned)value);
-    }
-    return 1;
-}
-
 static int parse_parameter(bench_shape *shape, char *word, shape_fault *f)
 {
     const uint64_t most = 16777216;
@@ -150,8 +128,61 @@ static int parse_parameter(bench_shape *shape, char *word, shape_fault *f)
     if (!cli_parse_u64(value, most, &number)) {
         return fault(f, "%s=%.40s: needed is a number up to %llu", word, value, (unsigned long long)most);
     }
+    if (strcmp(word, "page") == 0 &&
+        (number < DSR_MIN_PAGE_SIZE || number > DSR_MAX_PAGE_SIZE || (number & (number - 1)) != 0)) {
+        return fault(f, "page=%s: needed is a power of two from %d to %d", value, DSR_MIN_PAGE_SIZE, DSR_MAX_PAGE_SIZE);
+    }
+    if (strcmp(word, "top_k") == 0 && number == 0) {
+        return fault(f, "top_k=0: the library would take its default");
+    }
     *field = (uint32_t)number;
-    return check_value(shape->op, word, *field, f);
+    return 1;
+}
+
+static dsr_status ask_indexer(dsr_context *context, const bench_shape *shape, uint32_t heads, uint64_t *n_bytes)
+{
+    const dsr_indexer_row row = {.kv_len = shape->context / 4, .start_pos = shape->context - 1};
+    dsr_indexer_desc desc = DSR_INDEXER_DESC_INIT;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.n_heads = heads;
+    desc.top_k = shape->top_k;
+    return dsr_indexer_workspace(context, &desc, n_bytes);
+}
+
+static dsr_status ask_attention(dsr_context *context, const bench_shape *shape, uint64_t *n_bytes)
+{
+    const dsr_attention_row row = {.width = shape->op == BENCH_CORE ? shape->top_k : shape->width};
+    dsr_attention_desc desc = DSR_ATTENTION_DESC_INIT;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.n_heads = shape->heads;
+    return dsr_sparse_attention_workspace(context, &desc, n_bytes);
+}
+
+static dsr_status ask_projection(dsr_context *context, const bench_shape *shape, uint64_t *n_bytes)
+{
+    dsr_projection_weights weights = DSR_PROJECTION_WEIGHTS_INIT;
+    weights.n_inputs = shape->inputs;
+    weights.n_outputs = shape->outputs;
+    return dsr_projection_packed_bytes(context, &weights, n_bytes);
+}
+
+/* Whether the library takes heads, top_k, inputs and outputs, asked before operands are allocated. */
+static int is_taken(dsr_context *context, const bench_shape *shape, shape_fault *f)
+{
+    uint64_t n_bytes;
+    dsr_status status = DSR_OK;
+    if (shape->op == BENCH_INDEXER || shape->op == BENCH_CORE) {
+        status = ask_indexer(context, shape, shape->op == BENCH_CORE ? BENCH_CORE_INDEX_HEADS : shape->heads, &n_bytes);
+    }
+    if (status == DSR_OK && (shape->op == BENCH_TWO_PASS || shape->op == BENCH_FLASH || shape->op == BENCH_CORE)) {
+        status = ask_attention(context, shape, &n_bytes);
+    }
+    if (shape->op == BENCH_PROJECTION) {
+        status = ask_projection(context, shape, &n_bytes);
+    }
+    return status == DSR_OK || fault(f, "%s", dsr_context_error_text(context));
 }
 
 static int is_complete(const bench_shape *shape, shape_fault *f)
@@ -189,7 +220,7 @@ static int parse_op(bench_shape *shape, const char *word, shape_fault *f)
 }
 
 /* 1 for a shape, 0 for an empty line, -1 for a bad one. */
-static int parse_line(char *line, bench_shape *shape, shape_fault *f)
+static int parse_line(dsr_context *context, char *line, bench_shape *shape, shape_fault *f)
 {
     enum { MAX_PARAMETERS = 16 }; /* more than there are names */
     const char *given[MAX_PARAMETERS];
@@ -223,7 +254,7 @@ static int parse_line(char *line, bench_shape *shape, shape_fault *f)
         }
         given[n_given++] = word;
     }
-    return is_complete(shape, f) ? 1 : -1;
+    return is_complete(shape, f) && is_taken(context, shape, f) ? 1 : -1;
 }
 
 /* Reads a line without its comment and its end. 1, 0 after the last one, or -1 for one that cannot be a shape. */
@@ -266,7 +297,8 @@ static void append_shape(bench_shape **shapes, size_t *n_shapes, size_t *capacit
     (*shapes)[(*n_shapes)++] = *shape;
 }
 
-int bench_read_shapes(const cli_command *command, const char *path, bench_shape **shapes, size_t *n_shapes)
+int bench_read_shapes(const cli_command *command, dsr_context *context, const char *path, bench_shape **shapes,
+                      size_t *n_shapes)
 {
     char line[256];
     size_t capacity = 0, number = 0;
@@ -281,7 +313,7 @@ int bench_read_shapes(const cli_command *command, const char *path, bench_shape 
     int found;
     while (number++, (found = read_line(file, line, sizeof line, &f)) > 0) {
         bench_shape shape;
-        found = parse_line(line, &shape, &f);
+        found = parse_line(context, line, &shape, &f);
         if (found < 0) {
             break;
         }
@@ -327,8 +359,8 @@ double bench_flops(const bench_shape *shape)
     case BENCH_PROJECTION:
         return rows * shape->inputs * shape->outputs * 2;
     case BENCH_CORE:
-        return rows *
-               (keys_of(shape) * 64 * 2 * DSR_INDEX_DIM + (128 + selected_of(shape)) * shape->heads * 4 * DSR_HEAD_DIM);
+        return rows * (keys_of(shape) * BENCH_CORE_INDEX_HEADS * 2 * DSR_INDEX_DIM +
+                       (128 + selected_of(shape)) * shape->heads * 4 * DSR_HEAD_DIM);
     case BENCH_COMPRESSOR:
     case BENCH_N_OPS:
         break;

@@ -15,6 +15,8 @@
 
 #include "session.h"
 
+enum { BENCH_CORE_INDEX_HEADS = 64 }; /* of the indexer of op core */
+
 typedef enum bench_op {
     BENCH_INDEXER,
     BENCH_TWO_PASS,
@@ -38,8 +40,10 @@ typedef struct bench_shape {
     dsr_cache_format format;
 } bench_shape;
 
-/* Reads all lines of a file; *shapes is to be freed. CLI_DONE, or CLI_BAD_INPUT after a message with file and line. */
-int bench_read_shapes(const cli_command *command, const char *path, bench_shape **shapes, size_t *n_shapes);
+/* Reads all lines of a file; *shapes is to be freed. The context is asked whether the library takes a shape. CLI_DONE,
+ * or CLI_BAD_INPUT after a message with file and line. */
+int bench_read_shapes(const cli_command *command, dsr_context *context, const char *path, bench_shape **shapes,
+                      size_t *n_shapes);
 
 /* The format of a name, for caches of the op; 0 for one that it has not. */
 int bench_parse_format(bench_op op, const char *name, dsr_cache_format *format);

@@ -402,7 +402,7 @@ static void build_core(generator *g, const bench_shape *shape, int with_alone, b
     attention_work *attention = cli_allocate(sizeof *attention);
     set_compressor(g, shape->rows, 4, 512, shape->context - 1, main_entry);
     set_compressor(g, shape->rows, 4, 128, shape->context - 1, index_entry);
-    set_indexer(g, shape, 64, stride, indexer);
+    set_indexer(g, shape, BENCH_CORE_INDEX_HEADS, stride, indexer);
     attention->flash = DSR_WINDOW + n_selected >= 384;
     set_attention(g, shape, DSR_WINDOW + n_selected, attention);
     attention->desc.indices = indexer->desc.output;

@@ -257,12 +257,12 @@ static void machine_name(char *name, size_t size)
 
 static void print_header(const bench_run *run, int has_versus)
 {
-    printf(
-        "%s, %s, %s-exact; one thread: F32 FMA %.1f GFLOP/s (all threads %.1f), BF16 dot %.1f, AMX %.1f, memory read "
-        "%.1f GB/s (all threads %.1f); smallest op %.2f us\n\n",
-        run->machine, dsr_isa_name(run->isa), cli_exactness_name(run->exactness), run->peaks.fma_gflops,
-        run->peaks.fma_all_gflops, run->peaks.bf16_gflops, run->peaks.amx_gflops, run->peaks.read_gbytes,
-        run->peaks.read_all_gbytes, 1e6 * run->smallest_seconds);
+    printf("%s, %s (%s), %s-exact; one thread: F32 FMA %.1f GFLOP/s (all threads %.1f), BF16 dot %.1f, AMX %.1f, "
+           "memory read "
+           "%.1f GB/s (all threads %.1f); smallest op %.2f us\n\n",
+           run->machine, cli_backend_name(run->backend), dsr_isa_name(run->isa), cli_exactness_name(run->exactness),
+           run->peaks.fma_gflops, run->peaks.fma_all_gflops, run->peaks.bf16_gflops, run->peaks.amx_gflops,
+           run->peaks.read_gbytes, run->peaks.read_all_gbytes, 1e6 * run->smallest_seconds);
     printf("%-52s thr   median us     least      90 %%  GFLOP/s    GB/s   x FMA  alone/joint%s  equal\n", "shape",
            has_versus ? "  other/this" : "");
 }
@@ -311,13 +311,14 @@ static json_t *run_json(const bench_run *run)
     for (size_t i = 0; i < run->n_results; i++) {
         cli_json_append(results, result_json(&run->results[i]));
     }
-    return json_pack("{s:s, s:o, s:s, s:o, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:o}", "dsrows",
+    return json_pack("{s:s, s:o, s:s, s:o, s:s, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:o}", "dsrows",
                      dsr_version_string(), "machine", cli_json_text(run->machine), "date", run->date, "command",
-                     cli_json_text(run->command), "isa", dsr_isa_name(run->isa), "exactness",
-                     cli_exactness_name(run->exactness), "peaks", "fma_gflops", run->peaks.fma_gflops, "fma_all_gflops",
-                     run->peaks.fma_all_gflops, "bf16_gflops", run->peaks.bf16_gflops, "amx_gflops",
-                     run->peaks.amx_gflops, "read_gbytes", run->peaks.read_gbytes, "read_all_gbytes",
-                     run->peaks.read_all_gbytes, "smallest_op_us", 1e6 * run->smallest_seconds, "results", results);
+                     cli_json_text(run->command), "backend", cli_backend_name(run->backend), "isa",
+                     dsr_isa_name(run->isa), "exactness", cli_exactness_name(run->exactness), "peaks", "fma_gflops",
+                     run->peaks.fma_gflops, "fma_all_gflops", run->peaks.fma_all_gflops, "bf16_gflops",
+                     run->peaks.bf16_gflops, "amx_gflops", run->peaks.amx_gflops, "read_gbytes", run->peaks.read_gbytes,
+                     "read_all_gbytes", run->peaks.read_all_gbytes, "smallest_op_us", 1e6 * run->smallest_seconds,
+                     "results", results);
 }
 
 /* ---- comparison --------------------------------------------------------------------------------------------- */
@@ -381,9 +382,38 @@ static int compare_runs(const bench_run *run, const bench_options *options, cons
 
 /* ---- the run ------------------------------------------------------------------------------------------------ */
 
+/* Words of --versus that change nothing because of what the contexts took: AUTO may be the instruction set given, and a
+ * device has no threads of ours. */
+static int check_versus(const bench_options *options, const session *s, const session *versus)
+{
+    const cli_device *a = &options->device, *b = &options->versus;
+    if (a->isa != b->isa && a->backend == b->backend &&
+        dsr_context_isa(s->context) == dsr_context_isa(versus->context)) {
+        return cli_usage_error(&cli_bench, "--versus isa=%s: the first context has that too", dsr_isa_name(b->isa));
+    }
+    if (a->n_threads != b->n_threads && dsr_context_n_threads(s->context) == dsr_context_n_threads(versus->context)) {
+        return cli_usage_error(&cli_bench, "--versus threads=%u: the first context has that too",
+                               (unsigned)b->n_threads);
+    }
+    return CLI_DONE;
+}
+
+/* Opens the first session and, where there is a second one and the first could be had, that. */
+static int open_sessions(const bench_options *options, session *s, session *versus)
+{
+    *versus = (session){.command = &cli_bench};
+    session_open(s, &cli_bench, &options->device);
+    if (s->code != CLI_DONE || !options->has_versus) {
+        return s->code;
+    }
+    session_open(versus, &cli_bench, &options->versus);
+    return versus->code != CLI_DONE ? versus->code : check_versus(options, s, versus);
+}
+
 /* What is measured once, by the first session. */
 static void begin_run(const bench_options *options, bench_run *run, session *s)
 {
+    run->backend = dsr_context_device(s->context);
     run->isa = dsr_context_isa(s->context);
     run->peaks = bench_measure_peaks(run->isa, run->n_threads);
     run->smallest_seconds = bench_measure_smallest(s);
@@ -426,11 +456,7 @@ static int measure_all(bench_options *options, bench_run *run, const bench_shape
         session s, versus;
         options->device.n_threads = options->thread_counts[c];
         options->versus.n_threads = options->has_versus_threads ? options->versus.n_threads : options->thread_counts[c];
-        session_open(&s, &cli_bench, &options->device);
-        if (options->has_versus) {
-            session_open(&versus, &cli_bench, &options->versus);
-        }
-        code = s.code != CLI_DONE ? s.code : options->has_versus ? versus.code : CLI_DONE;
+        code = open_sessions(options, &s, &versus);
         if (code == CLI_DONE && run->n_results == 0) {
             begin_run(options, run, &s);
         }
@@ -438,39 +464,45 @@ static int measure_all(bench_options *options, bench_run *run, const bench_shape
             cli_progress("timing", c * n_shapes + i, options->n_counts * n_shapes);
             code = measure_shape(options, run, &s, options->has_versus ? &versus : NULL, &shapes[i]);
         }
-        if (options->has_versus) {
-            session_close(&versus);
-        }
+        session_close(&versus);
         session_close(&s);
     }
     return code;
 }
 
+/* Adds n shapes to *n_all others. */
+static void join_shapes(bench_shape **all, size_t *n_all, const bench_shape *shapes, size_t n)
+{
+    bench_shape *joined = cli_allocate((*n_all + n + 1) * sizeof *joined);
+    if (*n_all > 0) {
+        memcpy(joined, *all, *n_all * sizeof *joined);
+    }
+    if (n > 0) {
+        memcpy(joined + *n_all, shapes, n * sizeof *joined);
+    }
+    free(*all);
+    *all = joined;
+    *n_all += n;
+}
+
 static int read_all_shapes(const bench_options *options, bench_shape **all, size_t *n_all)
 {
+    const cli_device any = CLI_DEVICE_INIT;
+    dsr_context *context = NULL;
+    int code = cli_open_device(&cli_bench, &any, &context);
     *all = NULL;
     *n_all = 0;
-    for (size_t f = 0; f < options->n_files; f++) {
+    for (size_t f = 0; f < options->n_files && code == CLI_DONE; f++) {
         bench_shape *shapes;
         size_t n;
-        const int code = bench_read_shapes(&cli_bench, options->files[f], &shapes, &n);
-        if (code != CLI_DONE) {
-            free(shapes);
-            return code;
+        code = bench_read_shapes(&cli_bench, context, options->files[f], &shapes, &n);
+        if (code == CLI_DONE) {
+            join_shapes(all, n_all, shapes, n);
         }
-        bench_shape *joined = cli_allocate((*n_all + n + 1) * sizeof *joined);
-        if (*n_all > 0) {
-            memcpy(joined, *all, *n_all * sizeof *joined);
-        }
-        if (n > 0) {
-            memcpy(joined + *n_all, shapes, n * sizeof *joined);
-        }
-        free(*all);
         free(shapes);
-        *all = joined;
-        *n_all += n;
     }
-    return CLI_DONE;
+    dsr_context_destroy(context);
+    return code;
 }
 
 /* Refuses a format for the second context that it would have in no shape, or in each one anyway. */

@@ -1,12 +1,12 @@
 #include "safetensors.h"
 
+#include "out_file.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* The format's own limit on the header. */
 static const uint64_t max_header_bytes = 100000000;
@@ -388,77 +388,40 @@ static char *header_text(const st_tensor *tensors, size_t n_tensors)
     return result;
 }
 
-static int write_stream(FILE *stream, const char *header, const st_tensor *tensors, size_t n_tensors)
+/* A failure stays in the stream. */
+static void write_stream(FILE *stream, const char *header, const st_tensor *tensors, size_t n_tensors)
 {
     const uint64_t length = strlen(header);
     unsigned char prefix[8];
     for (int i = 0; i < 8; i++) {
         prefix[i] = (unsigned char)(length >> 8 * i);
     }
-    if (fwrite(prefix, 1, 8, stream) != 8 || fwrite(header, 1, (size_t)length, stream) != length) {
-        return 0;
-    }
-    for (size_t i = 0; i < n_tensors; i++) {
+    fwrite(prefix, 1, 8, stream);
+    fwrite(header, 1, (size_t)length, stream);
+    for (size_t i = 0; i < n_tensors && !ferror(stream); i++) {
         const size_t n_bytes = (size_t)bytes_of(&tensors[i]);
-        if (n_bytes != 0 && fwrite(tensors[i].data, 1, n_bytes, stream) != n_bytes) {
-            return 0;
+        if (n_bytes != 0) {
+            fwrite(tensors[i].data, 1, n_bytes, stream);
         }
     }
-    return 1;
 }
 
-/* Writes and closes the stream. 1 when done; otherwise 0 and errno is the first failure's. */
-static int finish_stream(FILE *stream, const char *header, const st_tensor *tensors, size_t n_tensors)
-{
-    const int is_written = write_stream(stream, header, tensors, n_tensors);
-    const int error = errno;
-    const int is_closed = fclose(stream) == 0;
-    if (!is_written) {
-        errno = error;
-    }
-    return is_written && is_closed;
-}
-
-/* Creates a file whose name, path and a suffix, is nobody's yet, with the permissions of the file that it will replace
- * (*found, or null); null, and errno, where none can be created. */
-static FILE *create_beside(const char *path, const struct stat *found, char *name, size_t size)
-{
-    const mode_t mode = found != NULL ? found->st_mode & 0777 : 0666;
-    int file = -1;
-    errno = EEXIST;
-    for (int i = 0; i < 100 && file < 0 && errno == EEXIST; i++) {
-        snprintf(name, size, i == 0 ? "%s.partial" : "%s.partial%d", path, i);
-        file = open(name, O_WRONLY | O_CREAT | O_EXCL, mode);
-    }
-    if (file >= 0 && found != NULL) {
-        (void)fchmod(file, mode); /* what the umask took */
-    }
-    return file < 0 ? NULL : fdopen(file, "wb");
-}
-
-/* A file that is new or to be replaced is written beside its place and moved there when it is whole, so a failure
- * leaves what was there before. A device, a pipe or a link is written as it is. */
 int st_write(const char *path, const st_tensor *tensors, size_t n_tensors, char message[ST_MESSAGE_BYTES])
 {
-    struct stat found;
-    const int is_there = lstat(path, &found) == 0, is_direct = is_there && !S_ISREG(found.st_mode);
-    const size_t size = strlen(path) + sizeof ".partial99";
-    char *header = header_text(tensors, n_tensors), *partial = malloc(size);
-    int done = 0;
-    if (header == NULL || partial == NULL) {
+    char *header = header_text(tensors, n_tensors);
+    out_file file;
+    if (header == NULL) {
         snprintf(message, ST_MESSAGE_BYTES, "%s: not enough memory", path);
-    } else {
-        FILE *stream = is_direct ? fopen(path, "wb") : create_beside(path, is_there ? &found : NULL, partial, size);
-        done = stream != NULL && finish_stream(stream, header, tensors, n_tensors) &&
-               (is_direct || rename(partial, path) == 0);
-        if (!done) {
-            snprintf(message, ST_MESSAGE_BYTES, "%.4096s: cannot write: %s", path, strerror(errno));
-        }
-        if (!done && !is_direct && stream != NULL) {
-            remove(partial);
-        }
+        return 0;
     }
-    free(partial);
+    const int is_open = out_open(&file, path);
+    if (is_open) {
+        write_stream(file.stream, header, tensors, n_tensors);
+    }
+    const int done = is_open && out_close(&file);
+    if (!done) {
+        snprintf(message, ST_MESSAGE_BYTES, "%.4096s: cannot write: %s", path, strerror(errno));
+    }
     free(header);
     return done;
 }

@@ -22,6 +22,8 @@
 
 DSR_BEGIN_DECLS
 
+enum { DSR_MIN_PAGE_SIZE = 16, DSR_MAX_PAGE_SIZE = 256 }; /* entries of a page of a page table; powers of two */
+
 typedef enum dsr_cache_format {
     DSR_FORMAT_BF16 = 0, /* in BF16 views */
     DSR_FORMAT_FP4 = 1,  /* index keys, in U8 views */

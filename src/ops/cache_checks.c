@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 enum { KV_PAGE_PADDING = 576, PACKED_ALIGNMENT = 16, MAX_PAGE_SHIFT = 8, MIN_PAGE_SHIFT = 4 };
+_Static_assert(DSR_MIN_PAGE_SIZE == 1 << MIN_PAGE_SHIFT && DSR_MAX_PAGE_SIZE == 1 << MAX_PAGE_SHIFT, "page sizes");
 
 static uint64_t or_zero_on_overflow(uint64_t a, uint64_t b)
 {

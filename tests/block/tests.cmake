@@ -5,7 +5,7 @@ add_library(block_support STATIC
     ${CMAKE_CURRENT_LIST_DIR}/recorded.c
     ${CMAKE_CURRENT_LIST_DIR}/schedules.c
     ${CMAKE_CURRENT_LIST_DIR}/synthetic_layer.c
-    ${PROJECT_SOURCE_DIR}/tools/safetensors.c)
+    ${PROJECT_SOURCE_DIR}/tools/safetensors.c ${PROJECT_SOURCE_DIR}/tools/out_file.c)
 target_include_directories(block_support PUBLIC ${CMAKE_CURRENT_LIST_DIR} ${PROJECT_SOURCE_DIR}/tools)
 target_link_libraries(block_support PUBLIC dsrows_test PkgConfig::jansson)
 if(CMAKE_CROSSCOMPILING)

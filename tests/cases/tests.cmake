@@ -1,6 +1,6 @@
 # The recorded data are read with the command's reader of safetensors files.
 pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson)
-target_sources(cases_test_recorded_data PRIVATE ${PROJECT_SOURCE_DIR}/tools/safetensors.c)
+target_sources(cases_test_recorded_data PRIVATE ${PROJECT_SOURCE_DIR}/tools/safetensors.c ${PROJECT_SOURCE_DIR}/tools/out_file.c)
 target_include_directories(cases_test_recorded_data PRIVATE ${PROJECT_SOURCE_DIR}/tools)
 target_link_libraries(cases_test_recorded_data PRIVATE PkgConfig::jansson)
 

@@ -22,7 +22,7 @@ static void bench_refuses_files_without_shapes(void **state)
     command_expect(2, "empty.txt: no shape in it", "bench --shapes empty.txt");
     command_expect(2, "Is a directory", "bench --shapes .");
     command_write_text("bad.txt", "# heads\nindexer rows=1 context=64 heads=7\n");
-    command_expect(2, "bad.txt:2: heads=7: op indexer takes 32, 64 or 128", "bench --shapes bad.txt");
+    command_expect(2, "bad.txt:2: indexer: n_heads must be 32, 64 or 128, got 7", "bench --shapes bad.txt");
     command_expect(2, "other.json: none of these shapes is in it",
                    "bench --shapes shapes.txt --seconds 0.001 --compare other.json");
 }
@@ -55,15 +55,17 @@ static void bench_says_what_is_no_shape(void **state)
         {"flash rows=1 width=64 rows=2", "rows is given twice"},
         {"indexer rows=1 context=3 format=fp4", "op indexer needs context=N, N from 4 on"},
         {"indexer rows=1 context=256 format=fp4 pattern=rising", "pattern: packed and paged caches take random only"},
-        {"flash rows=1 width=64 page=16777216", "page=16777216: needed is 16, 32, 64, 128 or 256"},
-        {"flash rows=1 width=64 page=0", "page=0: needed is 16"},
-        {"flash rows=1 width=64 page=17", "page=17: needed is 16"},
-        {"core rows=1 context=256 heads=32", "heads=32: op core takes 64 or 128"},
-        {"indexer rows=1 context=256 top_k=0", "top_k=0: needed is a multiple of 32 up to 2048"},
-        {"indexer rows=1 context=256 top_k=2080", "top_k=2080: needed"},
+        {"flash rows=1 width=64 page=16777216", "page=16777216: needed is a power of two from 16 to 256"},
+        {"flash rows=1 width=64 page=0", "page=0: needed is a power"},
+        {"flash rows=1 width=64 page=17", "page=17: needed is a power"},
+        {"core rows=1 context=256 heads=32", "sparse-attention: n_heads must be 64 or 128, got 32"},
+        {"indexer rows=1 context=256 top_k=0", "top_k=0: the library would take its default"},
+        {"indexer rows=1 context=256 top_k=2080", "indexer: top_k must be a multiple of 32 up to 2048, got 2080"},
         {"compressor rows=1 ratio=128 dim=128", "ratio=128 dim=128: needed is (4, 128), (4, 512) or (128, 512)"},
-        {"projection rows=1 inputs=24 outputs=64", "inputs=24: needed is a multiple of 16 up to 65536"},
-        {"projection rows=1 inputs=64 outputs=1048577", "outputs=1048577: needed is a number up to 1048576"},
+        {"projection rows=1 inputs=24 outputs=64",
+         "projection weights: n_inputs must be a multiple of 16 up to 65536, got 24"},
+        {"projection rows=1 inputs=64 outputs=1048577",
+         "projection weights: n_outputs must be in 1..=1048576, got 1048577"},
         {"flash rows=0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000001",
          "the shape is too long"},
     };
@@ -147,6 +149,64 @@ static void bench_refuses_options_without_effect(void **state)
     command_expect(0, "", "bench --shapes flash.txt --seconds 0.001 --thread-counts 1,2 --versus threads=2,format=fp8");
 }
 
+/* What AUTO takes, given by name. */
+static void bench_refuses_the_instruction_set_that_it_has(void **state)
+{
+    char isa[16], text[64];
+    (void)state;
+    command_write_text("flash.txt", "flash rows=1 width=64\n");
+    command_result result = command_run("bench --shapes flash.txt --seconds 0.001 --json");
+    const char *at = strstr(result.out, "\"isa\": \"");
+    assert_non_null(strstr(result.out, "\"backend\": \"cpu\""));
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "\"isa\": \"%15[a-z0-9]", isa), 1);
+    command_free(&result);
+    snprintf(text, sizeof text, "--versus isa=%s: the first context has that too", isa);
+    result = command_run("bench --shapes flash.txt --seconds 0.001 --versus threads=2,isa=%s", isa);
+    assert_int_equal(result.code, 2);
+    assert_string_equal(result.out, "");
+    assert_non_null(strstr(result.err, text));
+    command_free(&result);
+}
+
+/* One context that cannot be had: one message, and no report, nor part of one, where there was none. */
+static void bench_leaves_nothing_after_a_failure(void **state)
+{
+    static const char *const cases[] = {"--backend cuda --versus exact=row", "--backend cuda --report new.html",
+                                        "--versus backend=cuda --report new.html"};
+    (void)state;
+    command_write_text("flash.txt", "flash rows=1 width=64\n");
+    assert_int_equal(setenv("DSR_CUDA_DRIVER", "missing/libcuda.so", 1), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        command_result result = command_run("bench --shapes flash.txt --seconds 0.001 %s", cases[i]);
+        assert_int_equal(result.code, 3);
+        assert_ptr_equal(strchr(result.err, '\n'), strrchr(result.err, '\n'));
+        command_free(&result);
+    }
+    assert_int_equal(unsetenv("DSR_CUDA_DRIVER"), 0);
+    command_result list = command_run("--version >version.txt; ls");
+    assert_null(strstr(list.out, "new.html"));
+    command_free(&list);
+}
+
+/* What is written as it is, and what cannot be written whole. */
+static void bench_writes_reports_to_links_and_devices(void **state)
+{
+    (void)state;
+    command_write_text("flash.txt", "flash rows=1 width=64\n");
+    command_result result = command_run("--version >version.txt; ln -s target.html link.html; ln -s . here.html");
+    command_free(&result);
+    command_expect(0, "", "bench --shapes flash.txt --seconds 0.001 --report link.html");
+    result = command_run("--version >version.txt; cat target.html");
+    assert_non_null(strstr(result.out, "</html>"));
+    command_free(&result);
+    result = command_run("--version >version.txt; ls");
+    assert_null(strstr(result.out, "partial"));
+    command_free(&result);
+    command_expect(2, "here.html: Is a directory", "bench --shapes flash.txt --seconds 0.001 --report here.html");
+    command_expect(2, "/dev/full: No space left", "bench --shapes flash.txt --seconds 0.001 --report /dev/full");
+}
+
 static void bench_times_patterns(void **state)
 {
     (void)state;
@@ -206,6 +266,9 @@ int main(void)
         cmocka_unit_test(bench_says_what_is_no_line),
         cmocka_unit_test(bench_refuses_empty_words),
         cmocka_unit_test(bench_refuses_options_without_effect),
+        cmocka_unit_test(bench_refuses_the_instruction_set_that_it_has),
+        cmocka_unit_test(bench_leaves_nothing_after_a_failure),
+        cmocka_unit_test(bench_writes_reports_to_links_and_devices),
         cmocka_unit_test(bench_times_patterns),
         cmocka_unit_test(bench_times_caches),
         cmocka_unit_test(bench_report_escapes_its_command),

@@ -8,7 +8,8 @@ foreach(source IN LISTS dsr_cli_tests)
     get_filename_component(name ${source} NAME_WE)
     string(REGEX REPLACE "^test_" "" short ${name})
     target_sources(cli_${name} PRIVATE
-        ${CMAKE_CURRENT_LIST_DIR}/command.c ${PROJECT_SOURCE_DIR}/tools/safetensors.c ${PROJECT_SOURCE_DIR}/tools/sha256.c)
+        ${CMAKE_CURRENT_LIST_DIR}/command.c ${PROJECT_SOURCE_DIR}/tools/safetensors.c
+        ${PROJECT_SOURCE_DIR}/tools/out_file.c ${PROJECT_SOURCE_DIR}/tools/sha256.c)
     target_include_directories(cli_${name} PRIVATE ${PROJECT_SOURCE_DIR}/tools)
     target_link_libraries(cli_${name} PRIVATE PkgConfig::jansson)
     add_dependencies(cli_${name} dsrows_cli)
