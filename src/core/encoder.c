@@ -114,12 +114,18 @@ dsr_context *dsri_encoder_context(const dsr_encoder *encoder)
     return encoder->context;
 }
 
+/* A context that is destroyed first stays for its encoders to be destroyed, and for nothing else. */
+static dsr_status check_context(const dsr_encoder *encoder)
+{
+    return encoder->context->is_destroyed ? dsri_context_check_usable(encoder->context) : DSR_OK;
+}
+
 dsr_status dsri_encoder_check_open(dsr_encoder *encoder)
 {
     if (encoder->is_submitted)
         return dsri_fail(encoder->context, DSR_ERR_STATE,
                          "encoder: it was submitted and takes commands after a reset only");
-    return encoder->context->is_destroyed ? dsri_context_check_usable(encoder->context) : DSR_OK;
+    return check_context(encoder);
 }
 
 /* Makes room for one more element in a grown array. */
@@ -371,7 +377,10 @@ dsr_status dsr_encoder_replay(dsr_encoder *encoder)
 
 dsr_status dsr_encoder_wait(dsr_encoder *encoder)
 {
-    return encoder ? drain(encoder) : DSR_ERR_NULL;
+    if (!encoder)
+        return DSR_ERR_NULL;
+    const dsr_status status = check_context(encoder);
+    return status == DSR_OK ? drain(encoder) : status;
 }
 
 dsr_status dsr_encoder_set_stream(dsr_encoder *encoder, void *stream)
@@ -379,10 +388,13 @@ dsr_status dsr_encoder_set_stream(dsr_encoder *encoder, void *stream)
     if (!encoder)
         return DSR_ERR_NULL;
     dsr_context *context = encoder->context;
+    dsr_status status = check_context(encoder);
+    if (status != DSR_OK)
+        return status;
     if (!context->backend->encoder_set_stream)
         return dsri_fail(context, DSR_ERR_UNSUPPORTED_DEVICE, "encoder: the %s back end has no streams",
                          context->backend->name);
-    const dsr_status status = drain(encoder);
+    status = drain(encoder);
     return status == DSR_OK ? context->backend->encoder_set_stream(context->device, encoder->backend_state, stream)
                             : status;
 }
@@ -392,7 +404,10 @@ dsr_status dsr_encoder_reset(dsr_encoder *encoder)
     if (!encoder)
         return DSR_ERR_NULL;
     dsr_context *context = encoder->context;
-    const dsr_status status = drain(encoder);
+    dsr_status status = check_context(encoder);
+    if (status != DSR_OK)
+        return status;
+    status = drain(encoder);
     if (context->backend->encoder_reset)
         context->backend->encoder_reset(context->device, encoder->backend_state);
     dsri_arena_rewind(&encoder->arena, (dsri_arena_mark){.current = NULL});

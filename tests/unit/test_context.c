@@ -206,6 +206,9 @@ static void test_context_destroyed_first(void **state)
         assert_int_equal(lines.level, DSR_LOG_ERROR);
         assert_status(dsr_buffer_write(buffer, 0, &byte, 1), DSR_ERR_STATE);
         assert_status(dsr_encoder_submit(encoder), DSR_ERR_STATE);
+        assert_status(dsr_encoder_wait(encoder), DSR_ERR_STATE);
+        assert_status(dsr_encoder_reset(encoder), DSR_ERR_STATE);
+        assert_status(dsr_encoder_set_stream(encoder, NULL), DSR_ERR_STATE);
         assert_true(counter.n_live > 0);
         if (order == 0) {
             dsr_buffer_destroy(buffer);
