@@ -134,10 +134,11 @@ static __device__ __forceinline__ fp4_tables tables_for(uint32_t shift)
     return tables;
 }
 
-/* Bytes of the four values in the low half of a word. A table gives zero for a nibble of the other sign. */
+/* Bytes of the four values in the low half of a word. A table gives zero for a nibble of the other sign. Added, not
+ * or-ed: the pipe of logic is busy with the selections, that of multiply-adds is not. */
 static __device__ __forceinline__ uint32_t widen_4(const fp4_tables &tables, uint32_t nibbles, uint32_t negated)
 {
-    return select_bytes(tables.plus[0], tables.plus[1], nibbles) |
+    return select_bytes(tables.plus[0], tables.plus[1], nibbles) +
            select_bytes(tables.minus[0], tables.minus[1], negated);
 }
 

@@ -248,7 +248,7 @@ static __device__ __forceinline__ void score_run_wide(const tile_run &run, wide_
         slot = slot + 1 < WIDE_STAGES ? slot + 1 : 0;
         const fp4_scales scales = find_scales(stage.scales[own_key]);
         float sums[4] = {};
-#pragma unroll 1
+#pragma unroll
         for (uint32_t half = 0; half < 2; half++) {
             uint32_t bytes[4][4];
             int dots[32];
