@@ -107,21 +107,18 @@ static __device__ __forceinline__ void take_heads(const indexer_query &at, const
             heads.q[s][n] = from.words[8 * n + g][4 * s + t];
 }
 
-/* Dots of the keys of a stage. */
+/* Dots of the keys of a stage. Keys that were not brought are what lay there, for they do not change the others. */
 template <int NTILES>
 static __device__ __forceinline__ void multiply_stage(const row_heads<NTILES> &heads, const stream_ring &ring,
-                                                      uint32_t slot, uint32_t n_there, float dots[NTILES][4])
+                                                      uint32_t slot, float dots[NTILES][4])
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint4 *low_words = &ring.keys[slot][g][t], *high_words = low_words + 8 * KEY_WORDS;
     multiply_keys<NTILES>(
         heads,
         [&](int s, uint4 &low, uint4 &high) {
-            low = high = make_uint4(0, 0, 0, 0);
-            if (g < n_there)
-                low = low_words[4 * s];
-            if (g + 8 < n_there)
-                high = high_words[4 * s];
+            low = low_words[4 * s];
+            high = high_words[4 * s];
         },
         dots);
 }
@@ -156,7 +153,7 @@ static __device__ __forceinline__ void score_piece(const dsri_indexer_plan &plan
         }
         shared_barrier_wait(&ring.full[slot], parity);
         const uint32_t n_there = ring.n_there[slot];
-        multiply_stage<NTILES>(query.heads, ring, slot, n_there, dots);
+        multiply_stage<NTILES>(query.heads, ring, slot, dots);
         if (to_bring == batch_end) {
             batch_end += 32;
             if (to_bring + lane < end)
