@@ -24,8 +24,7 @@ struct wide_weights {
 /* Column c of fragment i is head c / 2 + 4 * (i + 8 * (c % 2)): a lane's columns and all fragments are heads 4 apart.
  */
 struct wide_query {
-    int8_matrix bytes;
-    int4 starts[8][4]; /* of a lane's accumulators in a fragment */
+    int8_matrix bytes; /* step 4 by ones_of_lane(): what the excess of keys' bytes adds up to, subtracted */
     wide_weights weights[8][4];
 };
 
@@ -60,6 +59,30 @@ static __device__ __forceinline__ head_part load_head_part(const indexer_query &
     }
     part.weight = at.weights[h];
     return part;
+}
+
+/* The left operand that goes with excess_bytes: of 32 bytes 31 are 5 * FP4_BIAS, and the last is FP4_BIAS. Gives a
+ * lane's words; `upper`: of the last 16 bytes. */
+static __device__ __forceinline__ uint32_t ones_of_lane(bool upper)
+{
+    const uint32_t five = 5 * FP4_BIAS * 0x01010101u;
+    return upper && threadIdx.x % 4 == 3 ? (five & 0xffffffu) | (uint32_t)FP4_BIAS << 24 : five;
+}
+
+/* Bytes 4 * word to 4 * word + 3 of the 32 that are together -sum, the last counted once, the others five times. */
+static __device__ __forceinline__ uint32_t excess_bytes(int sum, uint32_t word)
+{
+    enum { N = 31, MOST = 128 };
+    const int fifth = (5 * 8192 + 2 - sum) / 5 - 8192, rest = -sum - 5 * fifth;
+    uint32_t bytes = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        const uint32_t place = 4 * word + j;
+        /* Rounded down, (n + 0) / N to (n + N - 1) / N add up to n. */
+        const int share = (int)((uint32_t)(fifth + N * MOST + (int)place) / N) - MOST;
+        bytes |= ((uint32_t)(place == N ? rest : share) & 255u) << 8 * j;
+    }
+    return bytes;
 }
 
 /* Lays out a part of a head, whose other parts the 7 lanes beside have. */
@@ -101,12 +124,11 @@ static __device__ __forceinline__ void stage_head_part(const indexer_query &at, 
         shared.is_bad = 1;
     if (sign_of(part.weight) > 0.0f)
         shared.has_positive = 1;
+    shared.query.bytes.at(4, number % 8 / 4, fragment, column)[number % 4] = excess_bytes(sum, number % 8);
     if (number % 8 != 0)
         return;
     wide_weights &weights = shared.query.weights[fragment][column / 2];
     weights.sizes[column % 2] = size;
-    int *start = reinterpret_cast<int *>(&shared.query.starts[fragment][column / 2]) + column % 2;
-    start[0] = start[2] = -FP4_BIAS * sum;
     if (column % 2 == 0) {
         const uint32_t left = fragment ? fragment - (1u << (31 - __clz((int)fragment))) : 0;
         weights.pair_sign = __fmul_rn(sign_of(part.weight), sign_of(at.weights[h + WIDE_HEADS / 2]));
@@ -252,16 +274,8 @@ static __device__ __forceinline__ void score_run_wide(const tile_run &run, wide_
         for (uint32_t half = 0; half < 2; half++) {
             uint32_t bytes[4][4];
             int dots[32];
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const int4 start = shared.query.starts[i][t];
-                dots[4 * i] = start.x;
-                dots[4 * i + 1] = start.y;
-                dots[4 * i + 2] = start.z;
-                dots[4 * i + 3] = start.w;
-            }
             widen_keys(stage, half, scales.above, shared.tables, bytes);
-            multiply_add_bytes_64(dots, bytes, shared.query.bytes);
+            multiply_bytes_64(dots, bytes, ones_of_lane(false), ones_of_lane(true), shared.query.bytes);
             sums[0] = sums[2];
             sums[1] = sums[3];
             sums[2] = sum_columns(dots, 0, weights);

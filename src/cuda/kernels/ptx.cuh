@@ -260,10 +260,10 @@ static __device__ __forceinline__ void multiply_signed_bytes(int d[4], uint4 a, 
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1), "r"(0));
 }
 
-/* Bytes of a 128 x 64 matrix, 64 columns, in steps of 32 rows, as multiply_add_bytes_64 reads them: 8 columns of 16
+/* Bytes of a 160 x 64 matrix, 64 columns, in steps of 32 rows, as multiply_bytes_64 reads them: 8 columns of 16
  * rows are side by side. */
 struct int8_matrix {
-    uint32_t words[4][2][8][8][4];
+    uint32_t words[5][2][8][8][4];
 
     /* 16 rows of one column: those from 32 * step + 16 * half on, of column `column` of the 8 of a fragment. */
     __device__ uint32_t *at(uint32_t step, uint32_t half, uint32_t fragment, uint32_t column)
@@ -281,15 +281,21 @@ static __device__ __forceinline__ void order_before_matrices()
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* d += a . b for the 64 x 128 unsigned bytes of four warps side by side, 16 rows each, and a 128 x 64 matrix of signed
- * bytes in shared memory. Fragments are those of mma.m16n8k32: a[step], and d[4 * i] for columns 8 * i on. */
-static __device__ __forceinline__ void multiply_add_bytes_64(int d[32], const uint32_t a[4][4], const int8_matrix &b)
+/* d = a . b for the 64 x 160 unsigned bytes of four warps side by side, 16 rows each, and a 160 x 64 matrix of signed
+ * bytes in shared memory. Fragments are those of mma.m16n8k32: a[step], and d[4 * i] for columns 8 * i on. All rows of a
+ * are alike in step 4: its fragment is low, low, high, high. */
+static __device__ __forceinline__ void multiply_bytes_64(int d[32], const uint32_t a[4][4], uint32_t low, uint32_t high,
+                                                         const int8_matrix &b)
 {
     /* Blocks of 8 columns x 16 rows: 128 bytes from one to the next along the columns, 1024 along the rows. */
     const uint64_t first =
         (uint64_t)(shared_address(&b) >> 4) | (uint64_t)(1024 >> 4) << 16 | (uint64_t)(128 >> 4) << 32;
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.eq.u32 p, 0, 0;\n\t"
+    asm volatile("{\n\t.reg .pred p, q;\n\tsetp.eq.u32 p, 0, 0;\n\tsetp.ne.u32 q, 0, 0;\n\t"
                  "wgmma.fence.sync.aligned;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
+                 "{%52,%52,%53,%53},%54,q;\n\t"
                  "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
@@ -308,15 +314,15 @@ static __device__ __forceinline__ void multiply_add_bytes_64(int d[32], const ui
                  "{%44,%45,%46,%47},%51,p;\n\t"
                  "wgmma.commit_group.sync.aligned;\n\t"
                  "wgmma.wait_group.sync.aligned 0;\n\t}"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
-                   "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
-                   "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]),
-                   "+r"(d[23]), "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]),
-                   "+r"(d[30]), "+r"(d[31])
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4]), "=r"(d[5]), "=r"(d[6]), "=r"(d[7]),
+                   "=r"(d[8]), "=r"(d[9]), "=r"(d[10]), "=r"(d[11]), "=r"(d[12]), "=r"(d[13]), "=r"(d[14]), "=r"(d[15]),
+                   "=r"(d[16]), "=r"(d[17]), "=r"(d[18]), "=r"(d[19]), "=r"(d[20]), "=r"(d[21]), "=r"(d[22]),
+                   "=r"(d[23]), "=r"(d[24]), "=r"(d[25]), "=r"(d[26]), "=r"(d[27]), "=r"(d[28]), "=r"(d[29]),
+                   "=r"(d[30]), "=r"(d[31])
                  : "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]), "r"(a[1][0]), "r"(a[1][1]), "r"(a[1][2]),
                    "r"(a[1][3]), "r"(a[2][0]), "r"(a[2][1]), "r"(a[2][2]), "r"(a[2][3]), "r"(a[3][0]), "r"(a[3][1]),
                    "r"(a[3][2]), "r"(a[3][3]), "l"(first), "l"(first + (2048 >> 4)), "l"(first + (4096 >> 4)),
-                   "l"(first + (6144 >> 4))
+                   "l"(first + (6144 >> 4)), "r"(low), "r"(high), "l"(first + (8192 >> 4))
                  : "memory");
 }
 #endif

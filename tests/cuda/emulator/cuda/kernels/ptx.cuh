@@ -308,7 +308,7 @@ static inline void multiply_signed_bytes(int d[4], uint4 a, uint32_t b0, uint32_
 }
 
 struct int8_matrix {
-    uint32_t words[4][2][8][8][4];
+    uint32_t words[5][2][8][8][4];
 
     uint32_t *at(uint32_t step, uint32_t half, uint32_t fragment, uint32_t column)
     {
@@ -329,7 +329,7 @@ struct wide_byte_product {
 /* Of one warp: four warps of a device do it together. */
 static inline void multiply_wide_byte_matrices(void *const arguments[32], uint32_t)
 {
-    for (int step = 0; step < 4; step++)
+    for (int step = 0; step < 5; step++)
         for (int fragment = 0; fragment < 8; fragment++) {
             byte_product products[32];
             void *lanes[32];
@@ -347,9 +347,13 @@ static inline void multiply_wide_byte_matrices(void *const arguments[32], uint32
         }
 }
 
-static inline void multiply_add_bytes_64(int d[32], const uint32_t a[4][4], const int8_matrix &b)
+static inline void multiply_bytes_64(int d[32], const uint32_t a[4][4], uint32_t low, uint32_t high,
+                                     const int8_matrix &b)
 {
-    wide_byte_product own = {d, a, &b};
+    uint32_t all[5][4] = {{}, {}, {}, {}, {low, low, high, high}};
+    memcpy(all, a, 4 * sizeof all[0]);
+    memset(d, 0, 32 * sizeof d[0]);
+    wide_byte_product own = {d, all, &b};
     emulator_warp("wgmma.m64n64k32", multiply_wide_byte_matrices, 0xffffffffu, &own);
 }
 
