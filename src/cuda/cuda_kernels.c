@@ -192,11 +192,21 @@ static dsri_cuda_grid select_grid(const void *plan)
  * 2 stages, and 64 heads. */
 enum {
     SELECT_SHARED_BYTES = 2080 * 4 + 2052 * 4 + 2112 * 12 + 8 * 514 * 8 + 320,
+    SELECT_ALONE_SHARED_BYTES = 117 * 1024, /* more than half of a multiprocessor's */
     ROW_SCORES_SHARED_BYTES = 8 * 5 * 4096 + 64 * 8 + 256,
     STREAM_SCORES_SHARED_BYTES = 8 * (2 * 4096 + 128) + 64 * 20 * 16,
     WIDE_SCORES_SHARED_BYTES = 16 * 2 * (2048 + 128) + 10240 + 512 + 64 + 128,
     FP4_SCORES_SHARED_BYTES = 12 * 5 * (2048 + 128) + 2 * (8192 + 512 + 512) + 64 + 128
 };
+
+/* A block of the selection gets a multiprocessor of its own where there are enough: two of a cluster would share one
+ * while others are idle. 16 clusters would have to wait for one another then. */
+static uint32_t select_shared(const void *plan)
+{
+    enum { FEW_QUERIES = 8 };
+    const dsri_indexer_plan *p = plan;
+    return p->n_queries <= FEW_QUERIES ? SELECT_ALONE_SHARED_BYTES : SELECT_SHARED_BYTES;
+}
 
 #define ROW_SCORES_LAUNCH                                                                                              \
     {                                                                                                                  \
@@ -230,8 +240,8 @@ enum {
 
 #define SELECT_LAUNCH                                                                                                  \
     {                                                                                                                  \
-        .entry = "dsr_indexer_select_f32__cuda", .block_x = 512, .waits = 1, .shared_bytes = SELECT_SHARED_BYTES,      \
-        .grid = select_grid,                                                                                           \
+        .entry = "dsr_indexer_select_f32__cuda", .block_x = 512, .waits = 1,                                           \
+        .shared_bytes = SELECT_ALONE_SHARED_BYTES, .shared_of = select_shared, .grid = select_grid,                    \
     }
 
 /* Blocks of attention_exact.cu: some slots, or features, of some heads. */
