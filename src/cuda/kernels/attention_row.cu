@@ -413,7 +413,7 @@ static __device__ __forceinline__ void attend(const attention_query &at, const d
     }
     copy_async_commit();
     copy_async_wait<1>();
-    order_before_matrices();
+    order_before_async();
     __syncthreads();
     att_softmax softmax;
     uint32_t tile_of_rank = 0, n_ranks = 0;
@@ -424,7 +424,7 @@ static __device__ __forceinline__ void attend(const attention_query &at, const d
         const bool is_new_rank = is_first && tile != first;
         if (!is_loader) {
             weigh_tile<HEADS>(plan.scale, place, is_first, is_last, softmax, shared);
-            order_before_matrices();
+            order_before_async();
         } else {
             if (brought == tile + 1 && brought < end) {
                 att_slot now = own;
@@ -448,7 +448,7 @@ static __device__ __forceinline__ void attend(const attention_query &at, const d
         add_values(place, is_first, shared, values);
         copy_async_commit();
         copy_async_wait<0>();
-        order_before_matrices();
+        order_before_async();
         __syncthreads();
         n_ranks += is_last;
         tile_of_rank = is_last ? 0 : tile_of_rank + 1;

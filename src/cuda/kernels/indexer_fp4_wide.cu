@@ -248,7 +248,7 @@ static __device__ __forceinline__ void score_run_wide(const tile_run &run, wide_
         copy_async_commit();
     }
     stage_heads(at, shared);
-    order_before_matrices();
+    order_before_async();
     __syncthreads();
     wide_weights weights[8];
 #pragma unroll

@@ -107,7 +107,17 @@ static __device__ __forceinline__ void take_heads(const indexer_query &at, const
             heads.q[s][n] = from.words[8 * n + g][4 * s + t];
 }
 
-/* Dots of the keys of a stage. Keys that were not brought are what lay there, for they do not change the others. */
+/* Zeros in place of a stage's keys that were not brought. Few stages have any, and a test for every word costs all. */
+static __device__ __forceinline__ void clear_missing(stream_ring &ring, uint32_t slot, uint32_t n_there)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t i = n_there * KEY_WORDS + lane; i < ROW_KEYS * KEY_WORDS; i += 32)
+        ring.keys[slot][i / KEY_WORDS][i % KEY_WORDS] = make_uint4(0, 0, 0, 0);
+    order_before_async(); /* the next copy to this stage */
+    __syncwarp();
+}
+
+/* Dots of the keys of a stage. */
 template <int NTILES>
 static __device__ __forceinline__ void multiply_stage(const row_heads<NTILES> &heads, const stream_ring &ring,
                                                       uint32_t slot, float dots[NTILES][4])
@@ -153,6 +163,8 @@ static __device__ __forceinline__ void score_piece(const dsri_indexer_plan &plan
         }
         shared_barrier_wait(&ring.full[slot], parity);
         const uint32_t n_there = ring.n_there[slot];
+        if (n_there < ROW_KEYS)
+            clear_missing(ring, slot, n_there);
         multiply_stage<NTILES>(query.heads, ring, slot, dots);
         if (to_bring == batch_end) {
             batch_end += 32;

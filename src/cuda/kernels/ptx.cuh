@@ -272,10 +272,10 @@ struct int8_matrix {
     }
 };
 
-/* Lets matrix products read what this thread has written to shared memory, after a barrier. */
-static __device__ __forceinline__ void order_before_matrices()
+/* Lets matrix products read, and bulk copies overwrite, what this thread has written to shared memory, after a barrier. */
+static __device__ __forceinline__ void order_before_async()
 {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }

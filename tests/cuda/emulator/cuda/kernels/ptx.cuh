@@ -316,7 +316,7 @@ struct int8_matrix {
     }
 };
 
-static inline void order_before_matrices()
+static inline void order_before_async()
 {
 }
 
