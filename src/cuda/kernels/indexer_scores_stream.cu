@@ -107,13 +107,16 @@ static __device__ __forceinline__ void take_heads(const indexer_query &at, const
             heads.q[s][n] = from.words[8 * n + g][4 * s + t];
 }
 
-/* Zeros in place of a stage's keys that were not brought. Few stages have any, and a test for every word costs all. */
-static __device__ __forceinline__ void clear_missing(stream_ring &ring, uint32_t slot, uint32_t n_there)
+/* Zeros for keys that the first copies do not bring. Where later ones bring less there are keys of an earlier tile: they
+ * change no other key's dots, and no one looks at theirs. */
+static __device__ __forceinline__ void clear_ring(stream_ring &ring)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t i = n_there * KEY_WORDS + lane; i < ROW_KEYS * KEY_WORDS; i += 32)
-        ring.keys[slot][i / KEY_WORDS][i % KEY_WORDS] = make_uint4(0, 0, 0, 0);
-    order_before_async(); /* the next copy to this stage */
+#pragma unroll
+    for (uint32_t slot = 0; slot < STREAM_STAGES; slot++)
+#pragma unroll
+        for (uint32_t i = threadIdx.x % 32; i < ROW_KEYS * KEY_WORDS; i += 32)
+            ring.keys[slot][i / KEY_WORDS][i % KEY_WORDS] = make_uint4(0, 0, 0, 0);
+    order_before_async(); /* the copies */
     __syncwarp();
 }
 
@@ -151,7 +154,10 @@ static __device__ __forceinline__ void score_piece(const dsri_indexer_plan &plan
     copy_async_commit();
     if (number + lane < end)
         piece = find_keys(plan, number + lane);
-    if (lane < STREAM_STAGES && number + lane < end)
+    const bool is_first = lane < STREAM_STAGES && number + lane < end;
+    if (__any_sync(0xffffffffu, is_first && piece.n_there < ROW_KEYS))
+        clear_ring(ring);
+    if (is_first)
         bring_keys(piece, lane, ring);
     take_heads<NTILES>(query.at, first_heads, query.heads);
 #pragma unroll 1
@@ -163,8 +169,6 @@ static __device__ __forceinline__ void score_piece(const dsri_indexer_plan &plan
         }
         shared_barrier_wait(&ring.full[slot], parity);
         const uint32_t n_there = ring.n_there[slot];
-        if (n_there < ROW_KEYS)
-            clear_missing(ring, slot, n_there);
         multiply_stage<NTILES>(query.heads, ring, slot, dots);
         if (to_bring == batch_end) {
             batch_end += 32;
