@@ -258,8 +258,7 @@ static void machine_name(char *name, size_t size)
 static void print_header(const bench_run *run, int has_versus)
 {
     printf("%s, %s (%s), %s-exact; one thread: F32 FMA %.1f GFLOP/s (all threads %.1f), BF16 dot %.1f, AMX %.1f, "
-           "memory read "
-           "%.1f GB/s (all threads %.1f); smallest op %.2f us\n\n",
+           "memory read %.1f GB/s (all threads %.1f); smallest op %.2f us\n\n",
            run->machine, cli_backend_name(run->backend), dsr_isa_name(run->isa), cli_exactness_name(run->exactness),
            run->peaks.fma_gflops, run->peaks.fma_all_gflops, run->peaks.bf16_gflops, run->peaks.amx_gflops,
            run->peaks.read_gbytes, run->peaks.read_all_gbytes, 1e6 * run->smallest_seconds);

@@ -24,7 +24,7 @@ struct wide_weights {
 /* Column c of fragment i is head c / 2 + 4 * (i + 8 * (c % 2)): a lane's columns and all fragments are heads 4 apart.
  */
 struct wide_query {
-    int8_matrix bytes; /* step 4 by ones_of_lane(): what the excess of keys' bytes adds up to, subtracted */
+    int8_matrix bytes; /* step 4: excess_bytes(), which take away what FP4_BIAS adds to keys' bytes */
     wide_weights weights[8][4];
 };
 
@@ -72,7 +72,7 @@ static __device__ __forceinline__ uint32_t ones_of_lane(bool upper)
 /* Bytes 4 * word to 4 * word + 3 of the 32 that are together -sum, the last counted once, the others five times. */
 static __device__ __forceinline__ uint32_t excess_bytes(int sum, uint32_t word)
 {
-    enum { N = 31, MOST = 128 };
+    enum { N = 31, MOST = 128 }; /* MOST and 8192 keep what is divided positive, so that it is rounded down */
     const int fifth = (5 * 8192 + 2 - sum) / 5 - 8192, rest = -sum - 5 * fifth;
     uint32_t bytes = 0;
 #pragma unroll

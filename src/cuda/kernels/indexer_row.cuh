@@ -53,36 +53,9 @@ static __device__ __forceinline__ void multiply_keys(const row_heads<NTILES> &he
     }
 }
 
-/* Adds up what the four lanes that share a key have of it. */
-static __device__ __forceinline__ float sum_of_four_lanes(float sum)
-{
-    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
-    return __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
-}
-
-/* sum_keys() where twice a dot or twice a sum may be too great for F32. */
-template <int NTILES>
-static __device__ __forceinline__ void sum_great_keys(const float dots[NTILES][4], const row_heads<NTILES> &heads,
-                                                      float sums[2])
-{
-    float poison[2] = {0.0f, 0.0f};
-    sums[0] = sums[1] = 0.0f;
-#pragma unroll
-    for (int n = 0; n < NTILES; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float weight = i % 2 ? heads.weights[n].y : heads.weights[n].x;
-            sums[i / 2] = __fmaf_rn(fmaxf(dots[n][i], 0.0f), weight, sums[i / 2]);
-            poison[i / 2] = __fmaf_rn(dots[n][i], 0.0f, poison[i / 2]);
-        }
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-        sums[k] = sum_of_four_lanes(__fadd_rn(sums[k], poison[k]));
-}
-
 /* Weighted sums of a lane's heads for its two keys, then over the four lanes that share them; not finite if a dot is
  * not. d + |d| is twice relu(d), and NaN for an infinite or undefined d that relu would hide, so that a dot takes two
- * instructions. */
+ * instructions. A dot or a sum above half of the greatest float counts as not finite, too. */
 template <int NTILES>
 static __device__ __forceinline__ void sum_keys(const float dots[NTILES][4], const row_heads<NTILES> &heads,
                                                 float sums[2])
@@ -96,10 +69,11 @@ static __device__ __forceinline__ void sum_keys(const float dots[NTILES][4], con
             sums[i / 2] = __fmaf_rn(__fadd_rn(dots[n][i], fabsf(dots[n][i])), weight, sums[i / 2]);
         }
 #pragma unroll
-    for (int k = 0; k < 2; k++)
-        sums[k] = __fmul_rn(sum_of_four_lanes(sums[k]), 0.5f);
-    if (__any_sync(0xffffffffu, !f32_is_finite(sums[0]) || !f32_is_finite(sums[1])))
-        sum_great_keys<NTILES>(dots, heads, sums);
+    for (int k = 0; k < 2; k++) {
+        sums[k] = __fadd_rn(sums[k], __shfl_xor_sync(0xffffffffu, sums[k], 1));
+        sums[k] = __fadd_rn(sums[k], __shfl_xor_sync(0xffffffffu, sums[k], 2));
+        sums[k] = __fmul_rn(sums[k], 0.5f);
+    }
 }
 
 /* Stores the scores of 16 keys, of which n_there are in memory: lane t = 0 of each four has key lane / 4, lane t = 1
