@@ -1,8 +1,10 @@
 /* dsrows: the command-line tool. It uses the public interface of the library only. */
 #include "cli.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const cli_command *const commands[] = {&cli_info, &cli_run, &cli_replay, &cli_decode, &cli_verify, &cli_bench};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
@@ -46,8 +48,24 @@ static int run_command(int argc, char **argv)
     return CLI_BAD_INPUT;
 }
 
+/* A file must not be opened in the place of a closed descriptor to which text goes. Using one of these still fails. */
+static int occupy_standard_descriptors(void)
+{
+    for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; descriptor++) {
+        const int mode = descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+        if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", mode) != descriptor) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
+    if (!occupy_standard_descriptors()) {
+        perror("dsrows: /dev/null");
+        return CLI_UNAVAILABLE;
+    }
     const int code = run_command(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         perror("dsrows: standard output");

@@ -158,14 +158,20 @@ static void help_is_on_standard_output(void **state)
     command_free(&version);
 }
 
+/* Of the command before, which wrote it to code.txt. */
+static void expect_exit_code(const char *code)
+{
+    command_result result = command_run("--version >version.txt; cat code.txt");
+    assert_string_equal(result.out, code);
+    command_free(&result);
+}
+
 static void full_output_is_an_error(void **state)
 {
     (void)state;
-    command_result first = command_run("info >/dev/full; echo $? >code.txt; true");
-    command_result code = command_run("--version >version.txt; cat code.txt");
-    assert_string_equal(code.out, "2\n");
-    command_free(&first);
-    command_free(&code);
+    command_result result = command_run("info >/dev/full; echo $? >code.txt; true");
+    expect_exit_code("2\n");
+    command_free(&result);
 }
 
 /* The first request of the recorded layer, and its weights are elsewhere. */
@@ -184,6 +190,28 @@ static void write_source(const char *path)
     char message[ST_MESSAGE_BYTES];
     const st_tensor source = {.name = "source.0", .dtype = "F32", .n_dims = 1, .shape = {2}, .data = values};
     assert_true(st_write(path, &source, 1, message));
+}
+
+/* Where the three are all there may be, no file can be opened: none is in the place of a closed one. */
+static void opens_no_file_in_place_of_a_closed_descriptor(void **state)
+{
+#define CLOSED(LIMIT)                                                                                                  \
+    "--version >version.txt; (exec <&- >&- 2>&-; " LIMIT                                                               \
+    "exec $DSROWS run gather --in source.safetensors --out closed.safetensors); echo $? >code.txt; true"
+    (void)state;
+    write_source("source.safetensors");
+    command_result result = command_run("%s", CLOSED("ulimit -n 3; "));
+    command_free(&result);
+    assert_int_not_equal(access("closed.safetensors", F_OK), 0);
+    result = command_run("%s", CLOSED(""));
+    command_free(&result);
+    expect_exit_code("2\n"); /* standard output cannot be written */
+    result = command_run("run gather --in source.safetensors --out open.safetensors");
+    command_free(&result);
+    result = command_run("--version >version.txt; cmp open.safetensors closed.safetensors");
+    assert_int_equal(result.code, 0);
+    command_free(&result);
+#undef CLOSED
 }
 
 static void json_says_where_it_runs(void **state)
@@ -252,6 +280,7 @@ int main(void)
         cmocka_unit_test(refuses_an_option_given_twice),
         cmocka_unit_test(help_is_on_standard_output),
         cmocka_unit_test(full_output_is_an_error),
+        cmocka_unit_test(opens_no_file_in_place_of_a_closed_descriptor),
     };
     return cmocka_run_group_tests(tests, command_enter_directory, command_leave_directory);
 }
