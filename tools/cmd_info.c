@@ -79,14 +79,27 @@ static json_t *describe_library(int *code)
                      "row");
 }
 
+/* A back end in a list, and on a line below why there is no device for it. */
+static void print_cuda(void)
+{
+    const uint32_t n_devices = dsr_device_count(DSR_DEVICE_CUDA);
+    printf("cuda (%u %s)\n", (unsigned)n_devices, n_devices == 1 ? "device" : "devices");
+    dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+    desc.device = DSR_DEVICE_CUDA;
+    dsr_context *context = NULL;
+    if (n_devices == 0 && dsr_context_create(&desc, &context) != DSR_OK) {
+        printf("             %s\n", dsr_create_error_text());
+    }
+    dsr_context_destroy(context);
+}
+
 static void print_text(json_t *library)
 {
     size_t i, k;
     json_t *level, *kernel;
     printf("dsrows %s, bits %u\n", dsr_version_string(), (unsigned)dsr_bits_version());
-    printf("back ends:   cpu (%u), cuda (%u %s)\n", (unsigned)dsr_device_count(DSR_DEVICE_CPU),
-           (unsigned)dsr_device_count(DSR_DEVICE_CUDA),
-           dsr_device_count(DSR_DEVICE_CUDA) == 1 ? "device" : "devices: not in this build, no driver or no device");
+    printf("back ends:   cpu, ");
+    print_cuda();
     printf("exactness:   device (default), row\n");
     printf("level:       %s\n", json_string_value(json_object_get(library, "isa")));
     json_array_foreach(json_object_get(library, "levels"), i, level)

@@ -142,6 +142,16 @@ static void info_lists_kernels_of_every_level(void **state)
     command_free(&text);
 }
 
+static void info_says_why_there_is_no_device(void **state)
+{
+    (void)state;
+    command_result info = command_run("--version >version.txt; DSR_CUDA_DRIVER=/no/driver $DSROWS info");
+    assert_non_null(strstr(info.out, "cuda (0 devices)\n             context: "));
+    assert_true(strstr(info.out, "the driver library /no/driver cannot be loaded") != NULL ||
+                strstr(info.out, "the CUDA back end is not in this build") != NULL);
+    command_free(&info);
+}
+
 static void help_is_on_standard_output(void **state)
 {
     static const char *const arguments[] = {"--help", "info --help", "run --help", "replay -h", "verify --help"};
@@ -277,6 +287,7 @@ int main(void)
         cmocka_unit_test(says_what_is_wrong_with_the_environment),
         cmocka_unit_test(says_what_is_not_available),
         cmocka_unit_test(info_lists_kernels_of_every_level),
+        cmocka_unit_test(info_says_why_there_is_no_device),
         cmocka_unit_test(refuses_an_option_given_twice),
         cmocka_unit_test(help_is_on_standard_output),
         cmocka_unit_test(full_output_is_an_error),
