@@ -60,7 +60,8 @@ else()
     message(STATUS "CUDA back end: not built (DSR_CUDA is ${DSR_CUDA}, nvcc: ${DSR_NVCC})")
 endif()
 
-# The bit matrix on a device, and the timings: plain programs, since a machine with a device may have no test library.
+# The bit matrix on a device, and the timings: plain programs, since a machine with a device may have no test library. They
+# are built by target dsrows_gpu_programs, or with the tests.
 function(dsr_add_gpu_programs)
     file(GLOB support CONFIGURE_DEPENDS
         ${PROJECT_SOURCE_DIR}/tests/support/bit_*.c ${PROJECT_SOURCE_DIR}/tests/support/case_*.c)
@@ -100,6 +101,9 @@ function(dsr_add_gpu_programs)
             DEPENDS ${PROJECT_SOURCE_DIR}/${source} COMMENT "Compiling ${source}" VERBATIM)
         list(APPEND fatbins ${fatbin})
     endforeach()
-    add_custom_target(dsrows_gpu_programs DEPENDS ${fatbins}
-        dsrows_gpu_check dsrows_gpu_block dsrows_gpu_callers dsrows_gpu_step dsrows_gpu_select dsrows_gpu_bench dsrows_gpu_ceilings)
+    set(programs dsrows_gpu_check dsrows_gpu_block dsrows_gpu_callers dsrows_gpu_step dsrows_gpu_select dsrows_gpu_bench
+        dsrows_gpu_ceilings)
+    set_target_properties(${programs} PROPERTIES EXCLUDE_FROM_ALL ON)
+    add_custom_target(dsrows_gpu_programs DEPENDS ${fatbins} ${programs})
+    set(dsr_gpu_programs ${programs} PARENT_SCOPE)
 endfunction()

@@ -12,8 +12,12 @@ target_link_libraries(fake_nvrtc PRIVATE dsrows_flags)
 target_compile_definitions(cuda_test_device_kernels PRIVATE
     FAKE_CUDA_LIBRARY="$<TARGET_FILE:fake_cuda>" FAKE_NVRTC_LIBRARY="$<TARGET_FILE:fake_nvrtc>")
 add_dependencies(cuda_test_device_kernels fake_cuda fake_nvrtc)
+if(dsr_gpu_programs)
+    set_target_properties(${dsr_gpu_programs} PROPERTIES EXCLUDE_FROM_ALL OFF)
+endif()
 # The kernels themselves on the emulator: threads in order, shuffled, and with every access to memory checked.
 if(TARGET emulated_cuda)
+    set_target_properties(emulated_cuda emulated_cuda_checked PROPERTIES EXCLUDE_FROM_ALL OFF)
     set(ops sparse-attention indexer compressor gather copy append convert rope fake-quant rms-norm projection)
     dsr_add_test_case(cuda.emulated_in_order quick cuda dsrows_gpu_check short ${ops} flash-attention)
     dsr_add_test_case(cuda.emulated_shuffled quick cuda dsrows_gpu_check short ${ops} flash-attention)

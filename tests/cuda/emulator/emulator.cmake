@@ -1,6 +1,6 @@
 # A driver library that runs the kernels on the CPU: fake_cuda.c and the kernels compiled for the host. Programs load it
 # by DSR_CUDA_DRIVER. For x86-64 with a C++ compiler; elsewhere it is left out, and under sanitizers, which know nothing of
-# its threads' stacks.
+# its threads' stacks. Built by name, or with the tests.
 include(CheckLanguage)
 check_language(CXX)
 if(DSR_SANITIZE OR NOT CMAKE_CXX_COMPILER OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
@@ -20,9 +20,9 @@ add_custom_command(OUTPUT ${dsr_kernel_list}
 # memory too, and whether it is aligned, by the calls that the compiler makes for -fsanitize=thread,alignment, which the
 # emulator answers itself.
 function(dsr_add_emulated_driver library kernels_dir is_checked)
-    add_library(${library} SHARED ${PROJECT_SOURCE_DIR}/tests/cuda/fake_cuda.c ${dsr_emulator_dir}/checks.cpp
+    add_library(${library} SHARED EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/cuda/fake_cuda.c ${dsr_emulator_dir}/checks.cpp
         ${dsr_emulator_dir}/emulator.cpp ${dsr_emulator_dir}/graph.cpp)
-    add_library(${library}_kernels OBJECT ${dsr_emulator_dir}/kernels.cpp)
+    add_library(${library}_kernels OBJECT EXCLUDE_FROM_ALL ${dsr_emulator_dir}/kernels.cpp)
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${library}_kernels>)
     target_link_libraries(${library} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
     set_target_properties(${library} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
