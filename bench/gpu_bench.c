@@ -1,5 +1,6 @@
 /* Times of the ops on a CUDA device, in microseconds; random data larger than the L2 cache.
- * dsrows_gpu_bench [device|row] [indexer|attention|core|parts|launch] [fp4|fp8] [ROWS CONTEXT-OR-WIDTH]
+ * dsrows_gpu_bench [device|row] [indexer|attention|core|parts|launch] [fp4[=SPAN]|fp8] [ROWS CONTEXT-OR-WIDTH]
+ * Scales of FP4 keys are drawn from SPAN + 1 powers of two, 3 by default.
  * "least", "median" and "90 %" are of events around one replay that is in the stream before its turn comes, so that the
  * device's time alone counts; "idle" is the median where the stream is empty, the CPU's launch included; "in a row" is
  * replays one after another; "CPU" is what the CPU needs for a replay. "parts" times the commands of the core step. */
@@ -126,14 +127,14 @@ static uint16_t to_bf16(float x)
 
 static uint64_t random_state = 1;
 
-/* A buffer of random bytes, those from n_values on E8M0 scales of 2^-1 to 2^1. */
-static dsr_buffer *random_packed(uint64_t n_values, uint64_t n_scales)
+/* A buffer of random bytes, those from n_values on E8M0 scales of n_powers powers of two from 2^-1 on. */
+static dsr_buffer *random_packed(uint64_t n_values, uint64_t n_scales, uint32_t n_powers)
 {
     uint8_t *bytes = malloc(n_values + n_scales);
     dsr_buffer *buffer;
     need(bytes != NULL, "out of memory");
     for (uint64_t i = 0; i < n_values + n_scales; i++)
-        bytes[i] = (uint8_t)(i < n_values ? next_random(&random_state) : 126 + next_random(&random_state) % 3);
+        bytes[i] = (uint8_t)(i < n_values ? next_random(&random_state) : 126 + next_random(&random_state) % n_powers);
     check(dsr_buffer_create(context, n_values + n_scales, &buffer), "buffer");
     check(dsr_buffer_write(buffer, 0, bytes, n_values + n_scales), "write");
     free(bytes);
@@ -277,8 +278,10 @@ static uint32_t n_sets(uint64_t bytes)
     return n > 16 ? 16 : (uint32_t)n;
 }
 
-static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens, int packed)
+/* n_powers: that scales of FP4 keys are drawn from; 0 for keys in BF16. */
+static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens, uint32_t n_powers)
 {
+    const int packed = n_powers > 0;
     const uint32_t n_keys = tokens / 4, sets = n_sets((uint64_t)n_rows * n_keys * (packed ? 68 : 256));
     dsr_encoder *encoders[16];
     dsr_buffer *buffers[16 * 70];
@@ -288,9 +291,9 @@ static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tok
         dsr_indexer_row rows[64];
         memset(rows, 0, sizeof rows);
         for (uint32_t r = 0; r < n_rows; r++) {
-            dsr_buffer *keys = buffers[n_buffers++] = packed
-                                                          ? random_packed((uint64_t)n_keys * 64, (uint64_t)n_keys * 4)
-                                                          : random_bf16((uint64_t)n_keys * 128);
+            dsr_buffer *keys = buffers[n_buffers++] =
+                packed ? random_packed((uint64_t)n_keys * 64, (uint64_t)n_keys * 4, n_powers)
+                       : random_bf16((uint64_t)n_keys * 128);
             rows[r].keys = dsr_view_whole(keys, packed ? DSR_DTYPE_U8 : DSR_DTYPE_BF16);
             rows[r].key_layout.format = packed ? DSR_FORMAT_FP4 : DSR_FORMAT_BF16;
             rows[r].kv_len = n_keys;
@@ -689,6 +692,15 @@ static int has(int argc, char **argv, const char *word)
     return 0;
 }
 
+/* The powers of two that scales of FP4 keys are drawn from, 0 where no word asks for such keys. */
+static uint32_t powers_of(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strncmp(argv[i], "fp4=", 4) == 0)
+            return (uint32_t)atoi(argv[i] + 4) + 1;
+    return has(argc, argv, "fp4") ? 3 : 0;
+}
+
 int main(int argc, char **argv)
 {
     static const uint32_t shapes[][2] = {{1, 65536}, {8, 8192}, {8, 65536}, {8, 262144}, {8, 1048576}, {64, 8192}};
@@ -705,7 +717,7 @@ int main(int argc, char **argv)
     if (argc > 3 && atoi(argv[argc - 1]) > 0) {
         const uint32_t rows = (uint32_t)atoi(argv[argc - 2]), size = (uint32_t)atoi(argv[argc - 1]);
         if (has(argc, argv, "indexer"))
-            bench_indexer(&timer, rows, size, has(argc, argv, "fp4"));
+            bench_indexer(&timer, rows, size, powers_of(argc, argv));
         else if (has(argc, argv, "core"))
             bench_core(&timer, rows, size);
         else if (has(argc, argv, "parts"))
@@ -722,7 +734,7 @@ int main(int argc, char **argv)
     }
     if (!has(argc, argv, "attention") && !has(argc, argv, "launch") && desc.exactness == DSR_EXACT_DEVICE)
         for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-            bench_indexer(&timer, shapes[i][0], shapes[i][1], 1);
+            bench_indexer(&timer, shapes[i][0], shapes[i][1], 3);
     if (!has(argc, argv, "attention") && !has(argc, argv, "launch"))
         for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
             bench_indexer(&timer, shapes[i][0], shapes[i][1], 0);

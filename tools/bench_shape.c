@@ -15,10 +15,10 @@ static uint32_t *field_named(bench_shape *shape, const char *name)
     const struct {
         const char *name;
         uint32_t *field;
-    } fields[] = {{"rows", &shape->rows},   {"context", &shape->context}, {"heads", &shape->heads},
-                  {"top_k", &shape->top_k}, {"width", &shape->width},     {"ratio", &shape->ratio},
-                  {"dim", &shape->dim},     {"inputs", &shape->inputs},   {"outputs", &shape->outputs},
-                  {"page", &shape->page}};
+    } fields[] = {{"rows", &shape->rows},   {"context", &shape->context},   {"heads", &shape->heads},
+                  {"top_k", &shape->top_k}, {"width", &shape->width},       {"ratio", &shape->ratio},
+                  {"dim", &shape->dim},     {"inputs", &shape->inputs},     {"outputs", &shape->outputs},
+                  {"page", &shape->page},   {"key_span", &shape->key_span}, {"wide", &shape->wide}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         if (strcmp(fields[i].name, name) == 0) {
             return fields[i].field;
@@ -33,8 +33,8 @@ static const struct {
         const char *name;
         uint32_t least;
     } needed[2];
-    const char *optional[3];
-} parameters_of[BENCH_N_OPS] = {[BENCH_INDEXER] = {{{"context", 4}}, {"heads", "top_k", "page"}},
+    const char *optional[5];
+} parameters_of[BENCH_N_OPS] = {[BENCH_INDEXER] = {{{"context", 4}}, {"heads", "top_k", "page", "key_span", "wide"}},
                                 [BENCH_TWO_PASS] = {{{"width", 1}}, {"heads", "page"}},
                                 [BENCH_FLASH] = {{{"width", 1}}, {"heads", "page"}},
                                 [BENCH_COMPRESSOR] = {{{"ratio", 1}, {"dim", 1}}, {NULL}},
@@ -48,7 +48,7 @@ static int takes(bench_op op, const char *name)
         const char *needed = parameters_of[op].needed[i].name;
         found = found || (needed != NULL && strcmp(name, needed) == 0);
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         const char *optional = parameters_of[op].optional[i];
         found = found || (optional != NULL && strcmp(name, optional) == 0);
     }
@@ -132,6 +132,12 @@ static int parse_parameter(bench_shape *shape, char *word, shape_fault *f)
         (number < DSR_MIN_PAGE_SIZE || number > DSR_MAX_PAGE_SIZE || (number & (number - 1)) != 0)) {
         return fault(f, "page=%s: needed is a power of two from %d to %d", value, DSR_MIN_PAGE_SIZE, DSR_MAX_PAGE_SIZE);
     }
+    if (strcmp(word, "key_span") == 0 && (number == 0 || number > BENCH_MAX_KEY_SPAN)) {
+        return fault(f, "key_span=%s: needed is a number from 1 to %d", value, BENCH_MAX_KEY_SPAN);
+    }
+    if (strcmp(word, "wide") == 0 && (number == 0 || number > 100)) {
+        return fault(f, "wide=%s: needed is a percentage from 1 to 100", value);
+    }
     if (strcmp(word, "top_k") == 0 && number == 0) {
         return fault(f, "top_k=0: the library would take its default");
     }
@@ -202,6 +208,12 @@ static int is_complete(const bench_shape *shape, shape_fault *f)
     if (shape->op == BENCH_COMPRESSOR && dsr_compressor_state_elements(shape->ratio, shape->dim) == 0) {
         return fault(f, "ratio=%u dim=%u: needed is (4, 128), (4, 512) or (128, 512)", (unsigned)shape->ratio,
                      (unsigned)shape->dim);
+    }
+    if (shape->key_span > 0 && shape->format != DSR_FORMAT_FP4) {
+        return fault(f, "key_span: only keys in format=fp4 have one");
+    }
+    if (shape->wide > 0 && shape->key_span == 0) {
+        return fault(f, "wide: needed is key_span=N");
     }
     if (!is_plain && shape->pattern != BENCH_RANDOM) {
         return fault(f, "pattern: packed and paged caches take random only");

@@ -93,10 +93,36 @@ static void convert_cache(session *s, uint32_t dim, uint32_t n, dsr_view entries
     }
 }
 
+/* n keys whose blocks begin with their greatest value, 6 times a power of two; these lie shape->key_span binades apart
+ * in wide keys, and are alike in others. */
+static dsr_view spanning_keys_view(generator *g, const bench_shape *shape, uint32_t n)
+{
+    enum { BLOCK = 32, N_BLOCKS = DSR_INDEX_DIM / BLOCK };
+    const uint32_t wide = shape->wide ? shape->wide : 100;
+    uint16_t *values = cli_allocate((size_t)n * DSR_INDEX_DIM * sizeof *values);
+    for (uint32_t t = 0; t < n; t++) {
+        const int is_wide = next_word(g) % 100 < wide;
+        const uint32_t least = next_word(g) % N_BLOCKS,
+                       greatest = (least + 1 + next_word(g) % (N_BLOCKS - 1)) % N_BLOCKS;
+        for (uint32_t b = 0; b < N_BLOCKS; b++) {
+            const uint32_t drawn = next_word(g) % (shape->key_span + 1);
+            const uint32_t above = !is_wide || b == least ? 0 : b == greatest ? shape->key_span : drawn;
+            for (uint32_t i = 0; i < BLOCK; i++) {
+                const float x = i == 0 ? 6 : next_value(g);
+                values[((size_t)t * N_BLOCKS + b) * BLOCK + i] = bf16_round(x * (float)(1u << above));
+            }
+        }
+    }
+    const dsr_view view = session_upload(g->s, values, (uint64_t)n * DSR_INDEX_DIM * sizeof *values, DSR_DTYPE_BF16);
+    free(values);
+    return view;
+}
+
 /* n random entries in the shape's format. */
 static bench_cache random_cache(generator *g, const bench_shape *shape, uint32_t dim, uint32_t n)
 {
-    bench_cache cache = {random_view(g, (uint64_t)n * dim, DSR_DTYPE_BF16, 1), {0}};
+    bench_cache cache = {
+        shape->key_span ? spanning_keys_view(g, shape, n) : random_view(g, (uint64_t)n * dim, DSR_DTYPE_BF16, 1), {0}};
     const dsr_view entries = cache.view;
     const uint32_t page_size = shape->page ? shape->page : n;
     const uint32_t n_pages = (n - 1) / page_size + 1;
@@ -126,6 +152,33 @@ static void quantise_queries(session *s, dsr_view q, uint64_t n_vectors)
     if (s->code == CLI_DONE && session_check(s, dsr_encode_fake_quant(s->encoder, &desc))) {
         session_run(s);
     }
+}
+
+/* n values on the FP4 grid whose blocks have one scale, so that keys alone decide on how far scales lie apart. */
+static dsr_view grid_view(generator *g, uint64_t n)
+{
+    static const float sizes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    uint16_t *values = cli_allocate(n * sizeof *values);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint32_t code = next_word(g) >> 28;
+        values[i] = bf16_round(code & 8 ? -sizes[code & 7] : sizes[code & 7]);
+    }
+    const dsr_view view = session_upload(g->s, values, n * sizeof *values, DSR_DTYPE_BF16);
+    free(values);
+    return view;
+}
+
+/* Queries of random rows. */
+static dsr_view queries_view(generator *g, const bench_shape *shape, uint64_t n_vectors)
+{
+    if (shape->key_span > 0) {
+        return grid_view(g, n_vectors * DSR_INDEX_DIM);
+    }
+    const dsr_view q = random_view(g, n_vectors * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1);
+    if (shape->format == DSR_FORMAT_FP4) {
+        quantise_queries(g->s, q, n_vectors);
+    }
+    return q;
 }
 
 static void note_output(bench_work *work, dsr_view view)
@@ -285,11 +338,7 @@ static void set_indexer(generator *g, const bench_shape *shape, uint32_t heads, 
         w->rows[r].offset = (int32_t)offset;
     }
     session_check(g->s, dsr_indexer_workspace(g->s->context, &w->desc, &workspace_bytes));
-    w->desc.q = is_random ? random_view(g, n_weights * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1)
-                          : ones_view(g, n_weights * DSR_INDEX_DIM, DSR_DTYPE_BF16);
-    if (shape->format == DSR_FORMAT_FP4) {
-        quantise_queries(g->s, w->desc.q, n_weights);
-    }
+    w->desc.q = is_random ? queries_view(g, shape, n_weights) : ones_view(g, n_weights * DSR_INDEX_DIM, DSR_DTYPE_BF16);
     w->desc.weights = is_random ? random_view(g, n_weights, DSR_DTYPE_F32, DSR_INDEXER_SCALE)
                                 : ones_view(g, n_weights, DSR_DTYPE_F32);
     w->desc.output = session_allocate(g->s, (uint64_t)shape->rows * stride * sizeof(int32_t), DSR_DTYPE_I32);

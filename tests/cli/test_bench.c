@@ -58,6 +58,12 @@ static void bench_says_what_is_no_shape(void **state)
         {"flash rows=1 width=64 page=16777216", "page=16777216: needed is a power of two from 16 to 256"},
         {"flash rows=1 width=64 page=0", "page=0: needed is a power"},
         {"flash rows=1 width=64 page=17", "page=17: needed is a power"},
+        {"indexer rows=1 context=256 key_span=9", "key_span: only keys in format=fp4 have one"},
+        {"indexer rows=1 context=256 format=fp4 key_span=31", "key_span=31: needed is a number from 1 to 30"},
+        {"indexer rows=1 context=256 format=fp4 key_span=0", "key_span=0: needed is a number from 1 to 30"},
+        {"indexer rows=1 context=256 format=fp4 wide=10", "wide: needed is key_span=N"},
+        {"indexer rows=1 context=256 format=fp4 key_span=9 wide=101", "wide=101: needed is a percentage from 1 to 100"},
+        {"flash rows=1 width=64 key_span=9", "key_span: op flash takes none"},
         {"core rows=1 context=256 heads=32", "sparse-attention: n_heads must be 64 or 128, got 32"},
         {"indexer rows=1 context=256 top_k=0", "top_k=0: the library would take its default"},
         {"indexer rows=1 context=256 top_k=2080", "indexer: top_k must be a multiple of 32 up to 2048, got 2080"},
@@ -221,6 +227,8 @@ static void bench_times_caches(void **state)
     (void)state;
     command_write_text("caches.txt", "indexer rows=2 context=256 format=fp4\n"
                                      "indexer rows=1 context=256 format=fp4 page=16\n"
+                                     "indexer rows=1 context=256 format=fp4 key_span=9\n"
+                                     "indexer rows=2 context=256 format=fp4 page=16 key_span=14 wide=10\n"
                                      "two-pass rows=2 width=64 format=fp8 page=64\n"
                                      "flash rows=1 width=64 format=fp8\n"
                                      "flash rows=1 width=64 page=256\n");
