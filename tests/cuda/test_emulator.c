@@ -1,4 +1,5 @@
 /* What the emulator of CUDA kernels reports, and what it does not, on small kernels (emulator/faults). */
+#include "caller_fp_mode.h"
 #include "fake_cuda.h"
 
 #include <dlfcn.h>
@@ -185,12 +186,28 @@ static void test_early_launches_must_wait(void **state)
     assert_non_null(strstr(text, "has not waited for the launches before"));
 }
 
+static void test_callers_mode_is_not_the_device_s(void **state)
+{
+    (void)state;
+    if (cuLaunchKernel == NULL)
+        skip();
+    char text[16384];
+    const uint64_t saved = caller_fp_set(FP_MODE_FLUSH), before = caller_fp_word();
+    const int result = launch("right_subnormal", 0, text, sizeof text);
+    const uint64_t after = caller_fp_word();
+    caller_fp_restore(saved);
+    assert_int_equal(result, 0);
+    assert_int_equal(after, before);
+    assert_string_equal(text, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right_kernels_pass),
         cmocka_unit_test(test_wrong_kernels_are_reported),
         cmocka_unit_test(test_early_launches_must_wait),
+        cmocka_unit_test(test_callers_mode_is_not_the_device_s),
     };
     return cmocka_run_group_tests(tests, open_library, NULL);
 }

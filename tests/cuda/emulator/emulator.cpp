@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <xmmintrin.h>
 
 #include <algorithm>
 #include <deque>
@@ -23,6 +24,7 @@ namespace
 {
 
 enum { STACK_BYTES = 128 * 1024, MAX_FIBERS = 16 * 1024, STACK_MARK = 0x5a, MAX_BARRIERS = 16 };
+constexpr unsigned DEFAULT_FP_MODE = 0x1f80; /* of MXCSR: round to nearest, subnormal numbers kept */
 enum { PEER_FLAG = 1 << 30, PEER_SHIFT = 24, OFFSET_MASK = (1 << PEER_SHIFT) - 1 };
 
 #ifdef EMULATOR_CHECKS
@@ -834,7 +836,10 @@ int emulator_run(const emulated_launch *wanted)
     const char *why = refusal(kernel, wanted);
     if (why)
         fprintf(stderr, "%s: launch refused: %s\n", kernel->name, why);
+    const unsigned mode = _mm_getcsr(); /* the caller's, of which a device knows nothing */
+    _mm_setcsr(DEFAULT_FP_MODE);
     const int result = why ? 1 : run_launch(kernel, wanted);
+    _mm_setcsr(mode);
     pthread_mutex_unlock(&mutex);
     return result;
 }

@@ -59,6 +59,14 @@ BODY(right_copy)
 }
 KERNEL_HEAD(right_copy);
 
+/* Reaches past the end where subnormal numbers are flushed to zero. */
+BODY(right_subnormal)
+{
+    const float quarter = __uint_as_float(data[t]) * 0.25f;
+    data[quarter > 0 ? t : 1 << 20] = __float_as_uint(quarter);
+}
+KERNEL_HEAD(right_subnormal);
+
 BODY(right_prior)
 {
     words[t] = t;
