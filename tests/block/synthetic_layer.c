@@ -205,7 +205,7 @@ void synthetic_input(uint64_t seed, uint32_t stream, uint32_t token, uint32_t hi
 
 enum { FORM_HEADER_BYTES = 92, FORM_KIND_AT = 16, FORM_CACHE_AT = 76, FORM_POSITION_AT = 88, FORM_SUM_BYTES = 8 };
 
-/* Rows of the saved form at a position (src/block/sequence_save.c). */
+/* Rows of the saved form at a position (src/block/sequence_form.c). */
 typedef struct form_rows {
     uint64_t n_window, n_entries, n_keys;
     uint64_t f32_bytes;
