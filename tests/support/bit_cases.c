@@ -2,8 +2,8 @@
 
 #include "bit_case_ops.h"
 #include "bit_diff.h"
+#include "need_memory.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,15 +53,6 @@ uint32_t bit_n_shapes(const bit_op *op)
 const char *bit_shape_name(const bit_op *op, uint32_t shape)
 {
     return op->shapes[shape];
-}
-
-static void *need_memory(void *memory)
-{
-    if (!memory) {
-        fprintf(stderr, "out of memory\n");
-        exit(EXIT_FAILURE);
-    }
-    return memory;
 }
 
 bit_array bit_array_new(dsr_dtype dtype, size_t n)

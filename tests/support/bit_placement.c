@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE
 #include "bit_case_ops.h"
 #include "bit_diff.h"
+#include "need_memory.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -127,11 +128,8 @@ uint64_t bit_draw_stride(bit_placement *p, uint64_t least)
 static void snapshot(bit_segment *segment)
 {
     const size_t n = segment->guarded.field_bytes;
-    segment->initial = malloc(n);
-    segment->expected = malloc(n);
-    if (!segment->initial || !segment->expected) {
-        stop("out of memory");
-    }
+    segment->initial = need_memory(malloc(n));
+    segment->expected = need_memory(malloc(n));
     memcpy(segment->initial, segment->guarded.field, n);
 }
 
@@ -222,10 +220,8 @@ static int add_workspace(bit_placement *p, dsr_context *context, char text[BIT_T
 bit_placement *bit_place(const bit_case *c, const uint32_t *order, uint32_t n, const bit_layout *layout,
                          dsr_context *context, char text[BIT_TEXT_BYTES])
 {
-    bit_placement *p = calloc(1, sizeof *p);
-    if (!p || guarded_open(&p->memory, reserve_bytes) != 0) {
-        stop("out of memory");
-    }
+    bit_placement *p = need_memory(calloc(1, sizeof *p));
+    need_memory(guarded_open(&p->memory, reserve_bytes) == 0 ? p : NULL);
     p->c = c;
     p->layout = *layout;
     p->context = context;
@@ -300,10 +296,7 @@ static void scramble(bit_placement *p, const dsr_encoder *encoder, int on)
     for (uint32_t s = 0; s < p->n_segments; s++) {
         bit_segment *segment = &p->segments[s];
         const guarded_segment *g = &segment->guarded;
-        uint8_t *covered = malloc(g->field_bytes);
-        if (!covered) {
-            stop("out of memory");
-        }
+        uint8_t *covered = need_memory(malloc(g->field_bytes));
         cover(segment, encoder, covered);
         guarded_protect(g->field, g->field_bytes, GUARDED_READ_WRITE);
         flip(g, covered);
@@ -517,10 +510,7 @@ bit_results *bit_execute_read(bit_placement *p, dsr_context *context, const bit_
         add_context(p, context, run, text);
         return NULL;
     }
-    bit_results *results = calloc(1, sizeof *results);
-    if (!results) {
-        stop("out of memory");
-    }
+    bit_results *results = need_memory(calloc(1, sizeof *results));
     results->n_rows = p->c->n_rows;
     for (uint32_t i = 0; i < p->n_pieces; i++) {
         const bit_piece *piece = &p->pieces[i];

@@ -1,5 +1,6 @@
 /* Sparse attention, two-pass and chunked. */
 #include "bit_caches.h"
+#include "need_memory.h"
 
 #include "reference/reference.h"
 
@@ -132,10 +133,10 @@ static void reference(const bit_case *c, const bit_row *row, bit_array outputs[B
 {
     const int chunked = c->op == &bit_op_flash_attention;
     const size_t query = (size_t)c->n_heads * DSR_HEAD_DIM;
-    float *scratch = malloc((size_t)(row->width + (row->width / 64 + 1) * 514) * sizeof *scratch);
+    float *scratch = need_memory(malloc((size_t)(row->width + (row->width / 64 + 1) * 514) * sizeof *scratch));
 
     outputs[0] = bit_array_new(DSR_DTYPE_BF16, row->n_queries * query);
-    for (uint32_t i = 0; scratch && i < row->n_queries; i++) {
+    for (uint32_t i = 0; i < row->n_queries; i++) {
         (chunked ? ref_flash_attention : ref_sparse_attention)(
             bit_bf16(&row->inputs[Q]) + i * query, bit_bf16(&row->inputs[KV]), DSR_HEAD_DIM, row->kv_len,
             bit_i32(&row->inputs[INDICES]) + i * row->width, row->width, bit_f32(&c->shared[0]), c->scale, c->n_heads,

@@ -1,4 +1,5 @@
 #include "layer_model.h"
+#include "need_memory.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -50,12 +51,7 @@ const char *model_boundary_name(model_boundary boundary)
 
 static double *allocate(uint64_t n)
 {
-    double *values = calloc(n ? n : 1, sizeof *values);
-    if (values == NULL) {
-        fputs("out of memory\n", stderr);
-        abort();
-    }
-    return values;
+    return need_memory(calloc(n ? n : 1, sizeof(double)));
 }
 
 /* ---- BF16 ------------------------------------------------------------------------------------------------------ */
@@ -178,9 +174,7 @@ model_layer *model_layer_new(const dsr_attention_config *config, dsr_tensor_look
                              const char *prefix)
 {
     const source from = {lookup, user, prefix};
-    model_layer *l = calloc(1, sizeof *l);
-    if (l == NULL)
-        abort();
+    model_layer *l = need_memory(calloc(1, sizeof *l));
     l->config = *config;
     l->ratio = (uint32_t)config->kind;
     set_frequencies(l);
@@ -272,9 +266,7 @@ static void rotate(const model_layer *l, double *x, uint32_t n, uint32_t positio
 
 model_request *model_request_new(const model_layer *l, const void *hidden, uint32_t n_tokens, uint32_t first_row)
 {
-    model_request *r = calloc(1, sizeof *r);
-    if (r == NULL)
-        abort();
+    model_request *r = need_memory(calloc(1, sizeof *r));
     r->layer = l;
     r->n_tokens = n_tokens;
     r->first_row = first_row;
@@ -354,9 +346,7 @@ static double *compress(const model_rows *rows, const double *kv, const double *
 
 model_rows *model_rows_new(const model_layer *l, const model_request *r, uint32_t boundaries)
 {
-    model_rows *rows = calloc(1, sizeof *rows);
-    if (rows == NULL)
-        abort();
+    model_rows *rows = need_memory(calloc(1, sizeof *rows));
     rows->layer = l;
     rows->request = r;
     rows->boundaries = boundaries;
@@ -446,9 +436,7 @@ static int compare_ranked(const void *a, const void *b)
 
 double model_select(const double *scores, uint32_t n, uint32_t top_k, unsigned char *is_selected)
 {
-    ranked *order = malloc((n + 1) * sizeof *order);
-    if (order == NULL)
-        abort();
+    ranked *order = need_memory(malloc((n + 1) * sizeof *order));
     for (uint32_t i = 0; i < n; i++)
         order[i] = (ranked){scores[i], i};
     qsort(order, n, sizeof *order, compare_ranked);
@@ -525,11 +513,9 @@ void model_output(const model_rows *rows, uint32_t token, const unsigned char *i
 {
     const model_layer *l = rows->layer;
     const dsr_attention_config *c = &l->config;
-    const double **list = malloc((WINDOW + model_visible(l, token)) * sizeof *list);
+    const double **list = need_memory(malloc((WINDOW + model_visible(l, token)) * sizeof *list));
     double *q = queries(rows, token), *heads = allocate((uint64_t)c->n_heads * HEAD);
     double *grouped = allocate((uint64_t)c->o_groups * c->o_rank);
-    if (list == NULL)
-        abort();
     attend(l, q, list, list_rows(rows, token, is_selected, list), heads);
     round_at(rows->boundaries, MODEL_ATTENTION, heads, (uint64_t)c->n_heads * HEAD);
     for (uint32_t h = 0; h < c->n_heads; h++)

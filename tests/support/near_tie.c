@@ -1,18 +1,13 @@
 #include "near_tie.h"
+#include "need_memory.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static void *allocate(uint64_t n_bytes)
 {
-    void *memory = calloc(n_bytes ? n_bytes : 1, 1);
-    if (memory == NULL) {
-        fputs("out of memory\n", stderr);
-        abort();
-    }
-    return memory;
+    return need_memory(calloc(n_bytes ? n_bytes : 1, 1));
 }
 
 double near_tie_error(const double *a, const double *b, uint32_t n, double rms)
