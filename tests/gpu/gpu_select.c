@@ -197,17 +197,27 @@ static void run_case(const one_case *c, const uint16_t *q, const float *weights,
 typedef enum query_kind {
     OTHER,
     GRID,
-    GREATEST /* every value is 127, and every key's 6 */
+    INTEGERS, /* up to 127 >> spare */
+    GREATEST  /* every value is 127 >> spare, and every key's 6 */
 } query_kind;
 
-static const char *const query_names[] = {"other", "grid", "greatest"};
+static const char *const query_names[] = {"other", "grid", "integers", "greatest"};
+
+typedef enum key_kind {
+    DRAWN,
+    MIXED,      /* as DRAWN; a second row has the decoded keys */
+    WITH_ZEROS, /* as DRAWN, some blocks zeros with scales drawn from all */
+    AT_ENDS,    /* from other scales on than 126: the ends of E8M0, and of what the score kernels take for integers */
+    APART       /* scales of every key lie scale_span apart */
+} key_kind;
 
 /* Packed keys: scores and lists against the reference on the decoded keys. */
 typedef struct packed_case {
     uint32_t n_heads, n_keys, page_size; /* 0: one piece */
     query_kind query;
-    uint32_t scale_span; /* scales are drawn from 126 on; 255: from all 256 */
-    int is_mixed;        /* a second row has the decoded keys */
+    uint32_t scale_span; /* scales are drawn from so many, from 126 on; 255: from all 256 */
+    key_kind keys;
+    uint32_t spare; /* bits of the query's bytes that are not used */
 } packed_case;
 
 static uint16_t draw_grid(uint64_t *state, float scale)
@@ -215,6 +225,48 @@ static uint16_t draw_grid(uint64_t *state, float scale)
     static const float sizes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
     const uint32_t code = next_random(state) % 16;
     return to_bf16(code & 8 ? -sizes[code & 7] * scale : sizes[code & 7] * scale);
+}
+
+static uint16_t draw_q(const packed_case *c, uint32_t head, uint64_t *state)
+{
+    const uint32_t most = 127u >> c->spare;
+    const int integer = (int)(next_random(state) % (2 * most + 1)) - (int)most;
+    switch (c->query) {
+    case GRID:
+        return draw_grid(state, (float)(1u << head % 4));
+    case INTEGERS:
+        return to_bf16((float)integer);
+    case GREATEST:
+        return to_bf16((float)most);
+    default:
+        return to_bf16((float)next_random(state) / 1e9f - 1);
+    }
+}
+
+/* The scales of key t, and what of its values goes with them. */
+static void draw_scales(const packed_case *c, uint32_t t, uint64_t *state, uint8_t *values, uint8_t scales[4])
+{
+    static const uint32_t ends[] = {0, 1, 86, 87, 165, 166, 252, 254};
+    const uint32_t low = next_random(state) % 4;
+    const uint32_t least = c->scale_span == 255 ? 0 : c->keys == AT_ENDS ? ends[t / 32 % 8] : 126;
+    for (int b = 0; b < 4; b++) {
+        const uint32_t scale = least + next_random(state) % (c->scale_span == 255 ? 256 : c->scale_span);
+        scales[b] = (uint8_t)(scale < 255 ? scale : 255);
+    }
+    if (c->keys == APART) { /* the least scale's values are odd */
+        for (uint32_t b = 0; b < 4; b++)
+            if (b == (low + 1) % 4 || c->query == GREATEST)
+                scales[b] = (uint8_t)(126 + c->scale_span);
+        scales[low] = 126;
+        memset(values + 16 * low, 0x11, 16);
+    } else if (t % 97 == 5) {
+        scales[1] = (uint8_t)(scales[0] + 9);
+    }
+    for (uint32_t b = 0; c->keys == WITH_ZEROS && t % 5 == 2 && b < 4; b++)
+        if (b == low || t % 3 == 0) {
+            scales[b] = (uint8_t)(next_random(state) % 256);
+            memset(values + 16 * b, b % 2 ? 0x88 : 0, 16);
+        }
 }
 
 static void run_packed(const packed_case *c)
@@ -227,8 +279,7 @@ static void run_packed(const packed_case *c)
     uint16_t *q = malloc(2 * DIM * c->n_heads), *keys = malloc((size_t)c->n_keys * DIM * 2);
     float *weights = malloc(4 * c->n_heads), *scores = malloc(4 * c->n_keys), *given_scores = malloc(4 * c->n_keys);
     for (uint32_t i = 0; i < DIM * c->n_heads; i++)
-        q[i] = c->query == GRID ? draw_grid(&state, (float)(1u << i / DIM % 4))
-                                : to_bf16(c->query == GREATEST ? 127.0f : (float)next_random(&state) / 1e9f - 1);
+        q[i] = draw_q(c, i / DIM, &state);
     for (uint32_t h = 0; h < c->n_heads; h++)
         weights[h] = c->scale_span == 1 ? -0.25f : (float)next_random(&state) / 4e9f - 0.2f;
     for (size_t i = 0; i < (size_t)(n_pages + 1) * page * 68; i++)
@@ -240,11 +291,7 @@ static void run_packed(const packed_case *c)
     for (uint32_t t = 0; t < c->n_keys; t++) {
         const int32_t id = c->page_size ? table[t / page] : 0;
         uint8_t *at = pages + (size_t)(id < 0 ? 0 : id) * page * 68, *scale = at + page * 64 + t % page * 4;
-        for (int b = 0; b < 4; b++)
-            scale[b] =
-                (uint8_t)(c->scale_span == 255 ? next_random(&state) % 256 : 126 + next_random(&state) % c->scale_span);
-        if (t % 97 == 5)
-            scale[1] = (uint8_t)(scale[0] + 9);
+        draw_scales(c, t, &state, at + t % page * 64, scale);
         ref_decode_fp4_key(at + t % page * 64, scale, &keys[(size_t)t * DIM]);
         if (id < 0)
             keys[(size_t)t * DIM] = 0x7fc0;
@@ -272,7 +319,7 @@ static void run_packed(const packed_case *c)
     rows[1].keys = dsr_view_whole(buffers[7] = filled(keys, 2ull * DIM * c->n_keys), DSR_DTYPE_BF16);
     rows[1].output_offset = TOP_K;
     rows[1].scores_offset = c->n_keys;
-    desc.n_rows = c->is_mixed ? 2 : 1;
+    desc.n_rows = c->keys == MIXED ? 2 : 1;
     desc.rows = rows;
     desc.n_heads = c->n_heads;
     desc.q = dsr_view_whole(buffers[2] = filled(q, 2 * c->n_heads * DIM), DSR_DTYPE_BF16);
@@ -296,8 +343,9 @@ static void run_packed(const packed_case *c)
         n_passed += is_good ? 1u : 0u;
         n_failed += is_good ? 0u : 1u;
         if (!is_good)
-            printf("FAIL packed: %u heads, %u keys, pages of %u, %s q, span %u, row %u: score %u is %a, expected %a\n",
-                   c->n_heads, c->n_keys, c->page_size, query_names[c->query], c->scale_span, r, t,
+            printf("FAIL packed: %u heads, %u keys, pages of %u, %s q, %u spare, span %u, row %u: score %u is %a, "
+                   "expected %a\n",
+                   c->n_heads, c->n_keys, c->page_size, query_names[c->query], c->spare, c->scale_span, r, t,
                    t < c->n_keys ? (double)given_scores[t] : 0, t < c->n_keys ? (double)scores[t] : 0);
         fflush(stdout);
     }
@@ -315,17 +363,29 @@ static void run_packed(const packed_case *c)
 
 static void run_all_packed(void)
 {
-    static const packed_case cases[] = {
-        {64, 700, 0, GRID, 3, 0},    {32, 130, 16, GRID, 2, 0},    {64, 1000, 64, GRID, 4, 0},
-        {64, 300, 128, OTHER, 3, 0}, {128, 250, 0, GRID, 3, 0},    {64, 200, 32, GRID, 255, 0},
-        {32, 17, 256, GRID, 1, 0},   {64, 130, 0, GRID, 1, 0},     {128, 90, 16, OTHER, 255, 0},
-        {64, 300, 32, GRID, 3, 1},   {32, 200, 0, OTHER, 255, 1},  {64, 700, 0, GRID, 5, 0},
-        {32, 300, 0, GRID, 6, 0},    {64, 300, 16, GRID, 7, 0},    {128, 300, 0, GRID, 7, 0},
-        {32, 300, 64, GRID, 7, 0},   {64, 300, 0, GRID, 8, 0},     {128, 200, 0, GRID, 10, 0},
-        {64, 200, 0, GRID, 15, 0},   {64, 300, 0, GREATEST, 7, 0}, {128, 200, 0, GREATEST, 7, 0},
-        {64, 300, 0, GREATEST, 8, 0}};
+    static const packed_case cases[] = {{64, 700, 0, GRID, 3, DRAWN, 0},        {32, 130, 16, GRID, 2, DRAWN, 0},
+                                        {64, 1000, 64, GRID, 4, DRAWN, 0},      {64, 300, 128, OTHER, 3, DRAWN, 0},
+                                        {128, 250, 0, GRID, 3, DRAWN, 0},       {64, 200, 32, GRID, 255, DRAWN, 0},
+                                        {32, 17, 256, GRID, 1, DRAWN, 0},       {64, 130, 0, GRID, 1, DRAWN, 0},
+                                        {128, 90, 16, OTHER, 255, DRAWN, 0},    {64, 300, 32, GRID, 3, MIXED, 0},
+                                        {32, 200, 0, OTHER, 255, MIXED, 0},     {64, 700, 0, GRID, 5, DRAWN, 0},
+                                        {32, 300, 0, GRID, 6, DRAWN, 0},        {64, 300, 16, GRID, 7, DRAWN, 0},
+                                        {128, 300, 0, GRID, 7, DRAWN, 0},       {32, 300, 64, GRID, 7, DRAWN, 0},
+                                        {64, 300, 0, GRID, 8, DRAWN, 0},        {128, 200, 0, GRID, 10, DRAWN, 0},
+                                        {64, 200, 0, GRID, 15, DRAWN, 0},       {64, 300, 0, GREATEST, 7, DRAWN, 0},
+                                        {128, 200, 0, GREATEST, 7, DRAWN, 0},   {64, 300, 0, GREATEST, 8, DRAWN, 0},
+                                        {64, 300, 16, GRID, 3, WITH_ZEROS, 0},  {32, 300, 0, GRID, 6, WITH_ZEROS, 0},
+                                        {128, 200, 16, GRID, 4, WITH_ZEROS, 0}, {64, 100, 0, GREATEST, 14, APART, 3},
+                                        {64, 256, 0, GRID, 3, AT_ENDS, 0},      {64, 256, 0, GRID, 7, AT_ENDS, 0},
+                                        {128, 256, 0, GRID, 6, AT_ENDS, 0}};
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         run_packed(&cases[i]);
+    /* As wide as the sums of the query's greatest values are exact, and one binade wider. */
+    for (uint32_t i = 0; i < 36; i++) {
+        const uint32_t spare = i / 3 % 4, span = 6 + spare + i / 24;
+        const packed_case c = {32u << i % 3, 40, 0, i / 12 == 1 ? INTEGERS : GREATEST, span, APART, spare};
+        run_packed(&c);
+    }
 }
 
 static void set_weights(score_pattern pattern, float weights[N_HEADS])

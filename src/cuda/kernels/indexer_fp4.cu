@@ -20,12 +20,13 @@ struct fp4_shared {
     fp4_query query;
     fp4_tables tables[4];
     tile_run run;
-    uint32_t n_bad;      /* heads that are not bytes, or whose weights are too great or small */
-    uint32_t n_positive; /* weights without a sign */
+    uint32_t greatest_byte; /* its size, or FP4_OTHER_QUERY */
+    uint32_t n_positive;    /* weights without a sign */
 };
 
-/* One head as bytes times 2^exponent, by one warp; 4 features a lane. Gives whether it can be. */
-static __device__ __forceinline__ bool head_to_bytes(uint2 features, int &exponent, uint32_t &bytes, int &sum)
+/* One head as bytes times 2^exponent, by one warp; 4 features a lane. Gives the size of the lane's greatest byte, or
+ * FP4_OTHER_QUERY. */
+static __device__ __forceinline__ uint32_t head_to_bytes(uint2 features, int &exponent, uint32_t &bytes, int &sum)
 {
     const uint32_t bf16[4] = {features.x & 0xffffu, features.x >> 16, features.y & 0xffffu, features.y >> 16};
     int least = FP4_ZERO;
@@ -36,6 +37,7 @@ static __device__ __forceinline__ bool head_to_bytes(uint2 features, int &expone
     exponent = exponent == FP4_ZERO ? 0 : exponent;
     bool is_good = exponent >= -40 && exponent <= 40;
     const float scale = power_of_two(is_good ? -exponent : 0);
+    uint32_t greatest = 0;
     bytes = 0;
     sum = 0;
 #pragma unroll
@@ -44,10 +46,11 @@ static __device__ __forceinline__ bool head_to_bytes(uint2 features, int &expone
         is_good = is_good && fabsf(value) <= 127.0f;
         const int integer = is_good ? __float2int_rz(value) : 0;
         bytes |= ((uint32_t)integer & 255u) << 8 * i;
+        greatest = max(greatest, (uint32_t)abs(integer));
         sum += integer;
     }
     sum = __reduce_add_sync(0xffffffffu, sum);
-    return __all_sync(0xffffffffu, is_good);
+    return __all_sync(0xffffffffu, is_good) ? greatest : FP4_OTHER_QUERY;
 }
 
 /* 4 BF16 values, which lie at a multiple of 8 bytes if the query starts there. */
@@ -80,15 +83,16 @@ static __device__ __forceinline__ fp4_heads load_fp4_heads(const indexer_query &
     return heads;
 }
 
-/* Lays out one head for groups of n_fragments; gives whether it can be. A warp calls it. */
-static __device__ __forceinline__ bool stage_fp4_head(uint32_t h, uint2 features, float weight, uint32_t n_fragments,
-                                                      uint32_t n_groups, fp4_query &query)
+/* Lays out one head for groups of n_fragments; gives what head_to_bytes does. A warp calls it. */
+static __device__ __forceinline__ uint32_t stage_fp4_head(uint32_t h, uint2 features, float weight,
+                                                          uint32_t n_fragments, uint32_t n_groups, fp4_query &query)
 {
     const uint32_t lane = threadIdx.x % 32, group = h % n_groups, in_group = h / n_groups, row = in_group % 8;
     const uint32_t fragment = in_group / 8 % n_fragments, upper = in_group / 8 / n_fragments;
     int exponent, sum;
     uint32_t bytes;
-    bool is_good = head_to_bytes(features, exponent, bytes, sum);
+    const uint32_t greatest = head_to_bytes(features, exponent, bytes, sum);
+    bool is_good = greatest < FP4_OTHER_QUERY;
     uint4 &place = query.bytes[group][fragment][lane % 8 / 2][4 * row + lane / 8];
     reinterpret_cast<uint32_t *>(&place)[upper + lane % 2 * 2] = bytes;
     const float size = size_of_weight(weight, is_good ? exponent : 0, is_good);
@@ -98,7 +102,7 @@ static __device__ __forceinline__ bool stage_fp4_head(uint32_t h, uint2 features
         int *start = reinterpret_cast<int *>(&query.starts[group][fragment][row]) + 2 * upper;
         start[0] = start[1] = -FP4_BIAS * sum;
     }
-    return is_good;
+    return is_good ? greatest : FP4_OTHER_QUERY;
 }
 
 /* Lays out this warp's heads, of which the first have been loaded. */
@@ -106,7 +110,7 @@ template <int FRAGMENTS, int GROUPS>
 static __device__ __forceinline__ void stage_fp4_heads(const indexer_query &at, fp4_heads heads, fp4_shared &shared)
 {
     constexpr uint32_t n_heads = 16 * FRAGMENTS * GROUPS;
-    uint32_t n_bad = 0, n_positive = 0;
+    uint32_t greatest = 0, n_positive = 0;
 #pragma unroll 1
     for (uint32_t first = threadIdx.x / 32; first < n_heads; first += FP4_OWN_HEADS * FP4_WARPS) {
         if (first >= FP4_OWN_HEADS * FP4_WARPS)
@@ -114,13 +118,14 @@ static __device__ __forceinline__ void stage_fp4_heads(const indexer_query &at, 
 #pragma unroll
         for (uint32_t i = 0; i < FP4_OWN_HEADS; i++) {
             const uint32_t h = min(first + i * FP4_WARPS, n_heads - 1);
-            n_bad += !stage_fp4_head(h, heads.features[i], heads.weights[i], FRAGMENTS, GROUPS, shared.query);
+            greatest =
+                max(greatest, stage_fp4_head(h, heads.features[i], heads.weights[i], FRAGMENTS, GROUPS, shared.query));
             n_positive += __float_as_int(heads.weights[i]) >= 0;
         }
     }
+    greatest = __reduce_max_sync(0xffffffffu, greatest);
     if (threadIdx.x % 32 == 0) {
-        if (n_bad)
-            atomicAdd(&shared.n_bad, n_bad);
+        atomicMax(&shared.greatest_byte, greatest);
         if (n_positive)
             atomicAdd(&shared.n_positive, n_positive);
     }
@@ -245,12 +250,12 @@ template <int GROUPS> struct fp4_query_heads {
 
 /* Scores of a tile that has keys of another kind, or a query. */
 template <int FRAGMENTS, int GROUPS>
-static __device__ __noinline__ float score_other_tile(const indexer_query &at, const fp4_stage &stage, uint32_t key,
+static __device__ __noinline__ float score_other_tile(const indexer_query &at, fp4_stage &stage, uint32_t key,
                                                       uint32_t own_key, const fp4_shared &shared)
 {
     constexpr int N = FRAGMENTS * GROUPS;
-    const bool is_near = are_near(find_scales(stage.scales[own_key])) || key + own_key >= at.n_seen;
-    if (shared.n_bad != 0 || !__all_sync(0xffffffffu, is_near))
+    leave_out_zeros(stage, own_key);
+    if (!can_join_tile(shared.greatest_byte, stage.scales[own_key], key + own_key < at.n_seen))
         return chain_tile_fp4(at, 16 * N, key, own_key);
     const fp4_query_heads<GROUPS> heads = {shared.query};
     return join_tile_fp4<N>(heads, stage, shared.tables[0], own_key);
@@ -283,7 +288,7 @@ static __device__ __forceinline__ void score_fp4_run(const tile_run &run, uint32
             own_bytes[i / FP4_STEPS][i % FP4_STEPS] = shared.query.bytes[0][i / FP4_STEPS][i % FP4_STEPS][lane];
         weights = weights_of_lane<FRAGMENTS>(shared.query, 0);
     }
-    const bool is_bytes = shared.n_bad == 0;
+    const bool is_bytes = shared.greatest_byte < FP4_OTHER_QUERY;
     const float zero = shared.n_positive ? 0.0f : -0.0f; /* what a sum of zeros is */
     const uint32_t own_key = own_key_fp4();
     uint32_t slot = 0, free_slot = FP4_STAGES - 1;
@@ -295,7 +300,7 @@ static __device__ __forceinline__ void score_fp4_run(const tile_run &run, uint32
         if (tile + (FP4_STAGES - 1) * FP4_WARPS < n_tiles)
             stage_fp4_keys(run.at, from, key + (FP4_STAGES - 1) * FP4_WARPS * FP4_TILE, ring[free_slot]);
         copy_async_commit();
-        const fp4_stage &stage = ring[slot];
+        fp4_stage &stage = ring[slot];
         free_slot = slot;
         slot = slot + 1 < FP4_STAGES ? slot + 1 : 0;
         const fp4_scales scales = find_scales(stage.scales[own_key]);
@@ -341,7 +346,7 @@ extern "C" __global__ void __launch_bounds__(FP4_THREADS, 1)
         shared.tables[threadIdx.x] = tables_for(threadIdx.x);
     for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
         if (threadIdx.x == 0)
-            shared.n_bad = shared.n_positive = 0;
+            shared.greatest_byte = shared.n_positive = 0;
         take_run(plan, piece, shared.run);
         wait_for_prior_launch();
         if (shared.run.at.keys.scale_bytes == 0) { /* a row that another kernel takes */

@@ -4,8 +4,9 @@
  * 48 at most. A query head whose values are integers up to 127 times a power of two becomes bytes. Then a dot product
  * is an integer below 2^20 times a power of two, every partial sum of the F32 chain is exact, and so is the sum of
  * products of bytes in any order. Powers of two that all heads of a key share wait until its score is summed. Keys and
- * queries that are not such take the chain itself, with the same bits either way. Keys whose scales span 3 to 6 binades
- * need no chain: their blocks are multiplied one by one, and each block's sums shifted, which stay below 2^24.
+ * queries that are not such take the chain itself, with the same bits either way. Keys whose scales span 3 to 6
+ * binades, or up to 9 if the query's integers are small enough, need no chain: their blocks are multiplied one by one,
+ * and each block's sums shifted, which stay below 2^24.
  *
  * Bytes of keys carry 48 more, so that a nibble becomes one by a table of 8 bytes for each sign; the accumulators start
  * that much lower, and end as the dot product. Its bits are those of a subnormal float, 2^-149 times as large, or of a
@@ -220,11 +221,11 @@ static __device__ __forceinline__ void store_fp4(const indexer_query &at, uint32
     }
 }
 
-/* A key's least scale in the low byte, and by how much the four lie above it; not in range: a byte greater than 2, or
- * bad. */
+/* A key's least scale, and by how much the four lie above it, a byte each. */
 struct fp4_scales {
     uint32_t least, above;
-    bool are_good;
+    bool are_in_range; /* none too great or small, were they all the least */
+    bool are_good;     /* in range, and at most 2 binades apart */
 };
 
 static __device__ __forceinline__ fp4_scales find_scales(uint32_t scales)
@@ -232,7 +233,8 @@ static __device__ __forceinline__ fp4_scales find_scales(uint32_t scales)
     fp4_scales found;
     found.least = min(min(scales & 255u, scales >> 8 & 255u), min(scales >> 16 & 255u, scales >> 24));
     found.above = scales - found.least * 0x01010101u;
-    found.are_good = ((found.above + 0x01010101u) & 0xfcfcfcfcu) == 0 && found.least - 87 <= 165 - 87;
+    found.are_in_range = found.least - 87 <= 165 - 87;
+    found.are_good = ((found.above + 0x01010101u) & 0xfcfcfcfcu) == 0 && found.are_in_range;
     return found;
 }
 
@@ -242,10 +244,35 @@ static __device__ __forceinline__ float unit_of_scores(uint32_t least_scale)
     return __uint_as_float((least_scale + 148 - FP4_WEIGHT_UNIT) << 23);
 }
 
-/* Whether a key's scales are in range and span at most 6 binades. */
-static __device__ __forceinline__ bool are_near(const fp4_scales &scales)
+/* Of a query, as the greatest size of its bytes: some head is not such, or has a weight too great or small. */
+enum { FP4_OTHER_QUERY = 128 };
+
+/* Gives a key's blocks of zeros the least scale of its others, so that they widen no span: they change no sum. A key of
+ * zeros alone gets 255s, which the chain takes: such are those in bad pages, too. */
+static __device__ __forceinline__ void leave_out_zeros(fp4_stage &stage, uint32_t key)
 {
-    return ((scales.above + 0x01010101u) & 0xf8f8f8f8u) == 0 && scales.least - 87 <= 165 - 87;
+    const uint32_t scales = stage.scales[key];
+    uint32_t zeros = 0, least = 255;
+#pragma unroll
+    for (int b = 0; b < 4; b++) {
+        const uint4 x = stage.values[key][b];
+        const uint32_t scale = scales >> 8 * b & 255u;
+        const bool is_zeros = ((x.x | x.y | x.z | x.w) & 0x77777777u) == 0 && scale != 255; /* 255: NaNs */
+        zeros |= is_zeros ? 255u << 8 * b : 0;
+        least = is_zeros ? least : min(least, scale);
+    }
+    stage.scales[key] = (scales & ~zeros) | (least * 0x01010101u & zeros);
+    __syncwarp();
+}
+
+/* Whether the keys of a tile, of which a lane looks at its own, can be scored by join_tile_fp4: they span at most 6
+ * binades with a query of bytes up to 127, 7 to 9 with one up to 63, 31 and 15: 128 * 15 * 12 * 2^9 < 2^24. */
+static __device__ __forceinline__ bool can_join_tile(uint32_t greatest_byte, uint32_t scales_of_key, bool is_seen)
+{
+    const fp4_scales scales = find_scales(scales_of_key);
+    const uint32_t above = scales.above, span = 9 - (32 - __clz((int)(greatest_byte >> 4)));
+    const bool is_near = max(max(above & 255u, above >> 8 & 255u), max(above >> 16 & 255u, above >> 24)) <= span;
+    return __all_sync(0xffffffffu, greatest_byte < FP4_OTHER_QUERY && ((scales.are_in_range && is_near) || !is_seen));
 }
 
 /* Signed bytes of the four values in the low half of a word, doubled. The tables are those of shift 0. */
@@ -261,10 +288,10 @@ static __device__ __forceinline__ float weigh_great(int dot, float weight)
     return __fmul_rn(__int_as_float(max(dot, 0)), weight);
 }
 
-/* Scores of a tile of keys that are near, of a query of bytes, by one warp: a product of each block of features by
- * itself. heads.bytes(i, b) gives a lane fragment i of block b, whose rows are heads 8 i + lane / 4 and those half of
- * all further, and whose columns of lane t of four are features 8 t to 8 t + 7; heads.weights(i) their weights' sizes
- * and signs. Each lane gets the score of its own key. */
+/* Scores of a tile of keys and a query that can be joined, by one warp: a product of each block of features by itself.
+ * heads.bytes(i, b) gives a lane fragment i of block b, whose rows are heads 8 i + lane / 4 and those half of all
+ * further, and whose columns of lane t of four are features 8 t to 8 t + 7; heads.weights(i) their weights' sizes and
+ * signs. Each lane gets the score of its own key. */
 template <int FRAGMENTS, typename Heads>
 static __device__ __noinline__ float join_tile_fp4(const Heads &heads, const fp4_stage &stage, const fp4_tables &tables,
                                                    uint32_t own_key)
@@ -295,7 +322,7 @@ static __device__ __noinline__ float join_tile_fp4(const Heads &heads, const fp4
                 multiply_signed_bytes(of_block, heads.bytes(fragment, b), bytes[b][0], bytes[b][1]);
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    dots[j] += of_block[j] * (1 << (above[j % 2] >> 8 * b & 7u));
+                    dots[j] += of_block[j] * (1 << (above[j % 2] >> 8 * b & 15u));
             }
 #pragma unroll
             for (int key = 0; key < 2; key++) {

@@ -33,8 +33,8 @@ struct wide_shared {
     wide_query query;
     fp4_tables tables[4];
     tile_run run;
-    uint32_t is_bad;       /* heads that are not bytes, or whose weights are too great or small */
-    uint32_t has_positive; /* weights without a sign */
+    uint32_t greatest_byte; /* its size, or FP4_OTHER_QUERY */
+    uint32_t has_positive;  /* weights without a sign */
 };
 
 /* A part of a head: 16 features. */
@@ -101,6 +101,7 @@ static __device__ __forceinline__ void stage_head_part(const indexer_query &at, 
     bool is_good = exponent >= -40 && exponent <= 40;
     exponent = is_good ? exponent : 0;
     const float scale = power_of_two(-exponent);
+    float greatest = 0.0f;
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t bytes = 0;
@@ -108,7 +109,7 @@ static __device__ __forceinline__ void stage_head_part(const indexer_query &at, 
         for (uint32_t j = 0; j < 4; j++) {
             const uint32_t bf16 = part.words[2 * i + j / 2] >> 16 * (j % 2) << 16;
             const float value = __fmul_rn(__uint_as_float(bf16), scale);
-            is_good = is_good && fabsf(value) <= 127.0f;
+            greatest = fmaxf(greatest, fabsf(value));
             /* Of 1.5 * 2^23 + an integer, the low bits are the integer's. */
             bytes |= (__float_as_uint(__fadd_rn(value, 12582912.0f)) & 255u) << 8 * j;
         }
@@ -120,8 +121,10 @@ static __device__ __forceinline__ void stage_head_part(const indexer_query &at, 
     for (int s = 1; s < 8; s *= 2)
         sum += __shfl_xor_sync(0xffffffffu, sum, s);
     const float size = size_of_weight(part.weight, exponent, is_good);
-    if (!is_good)
-        shared.is_bad = 1;
+    is_good = is_good && greatest <= 127.0f;
+    const uint32_t byte = __reduce_max_sync(0xffffffffu, is_good ? (uint32_t)greatest : FP4_OTHER_QUERY);
+    if (threadIdx.x % 32 == 0)
+        atomicMax(&shared.greatest_byte, byte);
     if (sign_of(part.weight) > 0.0f)
         shared.has_positive = 1;
     shared.query.bytes.at(4, number % 8 / 4, fragment, column)[number % 4] = excess_bytes(sum, number % 8);
@@ -222,11 +225,11 @@ struct wide_heads {
 };
 
 /* Scores of a tile that has keys of another kind, or a query. */
-static __device__ __noinline__ float score_other_tile(const indexer_query &at, const fp4_stage &stage, uint32_t key,
+static __device__ __noinline__ float score_other_tile(const indexer_query &at, fp4_stage &stage, uint32_t key,
                                                       uint32_t own_key, wide_shared &shared)
 {
-    const bool is_near = are_near(find_scales(stage.scales[own_key])) || key + own_key >= at.n_seen;
-    if (shared.is_bad || !__all_sync(0xffffffffu, is_near))
+    leave_out_zeros(stage, own_key);
+    if (!can_join_tile(shared.greatest_byte, stage.scales[own_key], key + own_key < at.n_seen))
         return chain_tile_fp4(at, WIDE_HEADS, key, own_key);
     const wide_heads heads = {shared.query, at.weights};
     return join_tile_fp4<WIDE_HEADS / 16>(heads, stage, shared.tables[0], own_key);
@@ -254,7 +257,7 @@ static __device__ __forceinline__ void score_run_wide(const tile_run &run, wide_
 #pragma unroll
     for (int i = 0; i < 8; i++)
         weights[i] = shared.query.weights[i][t];
-    const bool is_bytes = !shared.is_bad;
+    const bool is_bytes = shared.greatest_byte < FP4_OTHER_QUERY;
     const float zero = shared.has_positive ? 0.0f : -0.0f; /* what a sum of zeros is */
     uint32_t slot = 0, free_slot = WIDE_STAGES - 1;
 #pragma unroll 1
@@ -265,7 +268,7 @@ static __device__ __forceinline__ void score_run_wide(const tile_run &run, wide_
         if (tile + (WIDE_STAGES - 1) * WIDE_GROUPS < n_tiles)
             stage_fp4_keys(run.at, from, key + (WIDE_STAGES - 1) * WIDE_GROUPS * INDEX_TILE, ring[free_slot]);
         copy_async_commit();
-        const fp4_stage &stage = ring[slot];
+        fp4_stage &stage = ring[slot];
         free_slot = slot;
         slot = slot + 1 < WIDE_STAGES ? slot + 1 : 0;
         const fp4_scales scales = find_scales(stage.scales[own_key]);
@@ -302,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
         shared.tables[threadIdx.x] = tables_for(threadIdx.x);
     for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
         if (threadIdx.x == 0)
-            shared.is_bad = shared.has_positive = 0;
+            shared.greatest_byte = shared.has_positive = 0;
         take_run(plan, piece, shared.run);
         wait_for_prior_launch();
         score_run_wide(shared.run, shared);
