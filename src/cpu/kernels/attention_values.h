@@ -21,8 +21,8 @@ enum { BLOCK_TILES = 2 };
 enum {
     PAIR_FEATURES = 2 * VF_LANES,
     VALUE_PAIRS = VALUE_FEATURES / PAIR_FEATURES,
-    STEP_SLOTS = 8, /* between two of these, one pair is widened */
-    SLOTS_AHEAD = 8 /* prefetched: the lines of more rows in one place would not fit into the few sets they fall into */
+    STEP_SLOTS = 8,  /* between two of these, one pair is widened */
+    SLOTS_AHEAD = 32 /* prefetched */
 };
 
 typedef float value_chunk[VALUE_PAIRS][DSRI_CHUNK_SLOTS][PAIR_FEATURES]; /* in the order of widen_pair */
@@ -65,7 +65,7 @@ static inline void widen_values(widening *w, size_t end, size_t n)
         const size_t slot = w->done / VALUE_PAIRS, pair = w->done % VALUE_PAIRS;
         const size_t offset = w->feature + pair * PAIR_FEATURES;
         const size_t later = w->first_slot + slot + SLOTS_AHEAD;
-        vec_prefetch(kv_row(w->query, later < w->n_selected ? later : w->n_selected - 1) + offset);
+        vec_prefetch_to_l2(kv_row(w->query, later < w->n_selected ? later : w->n_selected - 1) + offset);
         widen_pair(kv_row(w->query, w->first_slot + slot) + offset, w->to[pair][slot]);
     }
 }

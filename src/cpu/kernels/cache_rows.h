@@ -107,9 +107,9 @@ static inline void decode_row(dsri_cache_entry row, uint16_t *to)
 static inline void prefetch_packed_row(dsri_cache_entry row)
 {
     for (int line = 0; line < DSRI_FP8_ROW_BYTES; line += 64) {
-        vec_prefetch(row.values + line);
+        vec_prefetch_to_l2(row.values + line);
     }
-    vec_prefetch(row.scales);
+    vec_prefetch_to_l2(row.scales);
 }
 
 static inline void prefetch_key(const dsri_cache *cache, uint64_t t)

@@ -81,7 +81,7 @@ static inline void prefetch_panel(const uint32_t *words)
 static inline void prefetch_panel_in_two_steps(const uint32_t *words)
 {
     for (uint32_t i = 0; i < PANEL; i += LINE_WORDS) {
-        __builtin_prefetch(words + i + 2 * PREFETCH_WORDS, 0, 2);
+        vec_prefetch_to_l2(words + i + 2 * PREFETCH_WORDS);
         vec_prefetch(words + i + PREFETCH_WORDS / 8);
     }
 }

@@ -71,7 +71,7 @@ static void take_rows(const attention_query *a, size_t first, uint32_t n_own, lo
         }
         for (size_t i = 0; i < ROW_WORDS; i += VF_LANES) {
             const vi pairs = vi_load_pairs(scratch->from[s] + 2 * i);
-            vec_prefetch(scratch->later[s] + 2 * i);
+            vec_prefetch_to_l2(scratch->later[s] + 2 * i);
             least = least_magnitudes(least, pairs);
             vi_store(scratch->rows + s * ROW_STRIDE + i, exchange_halves(pairs));
         }

@@ -33,7 +33,7 @@ static inline void copy_rows(const attention_query *a, size_t first, uint32_t n_
         }
         for (size_t i = 0; i < ROW_WORDS; i += VF_LANES) {
             vi_store(scratch->rows + s * ROW_STRIDE + i, vi_load_pairs(scratch->from[s] + 2 * i));
-            vec_prefetch(scratch->later[s] + 2 * i);
+            vec_prefetch_to_l2(scratch->later[s] + 2 * i);
         }
     }
 }
@@ -91,7 +91,7 @@ static inline void gather_some(value_gather *w)
         interleave_pairs(rows, w->feature, STEP_PAIRS, w->to + w->done);
         VEC_UNROLL
         for (int i = 0; i < 2 * STEP_PAIRS; i++) {
-            vec_prefetch(rows[PASS_SLOTS + i] + w->feature);
+            vec_prefetch_to_l2(rows[PASS_SLOTS + i] + w->feature);
         }
         w->done += STEP_PAIRS;
     }

@@ -57,7 +57,7 @@ static inline __attribute__((always_inline)) void beside_product(const logit_uni
     }
     const uint16_t *const *later = u->scratch->later + u->fetch + j * u->n_fetch;
     for (uint32_t i = 0; i < u->n_fetch; i++) {
-        prefetch_to_l2(later[i] + (size_t)2 * column * COLUMN_WORDS);
+        vec_prefetch_to_l2(later[i] + (size_t)2 * column * COLUMN_WORDS);
     }
 }
 

@@ -68,7 +68,7 @@ static inline __attribute__((always_inline)) void beside_product(uint32_t i, con
     }
     VEC_UNROLL
     for (size_t line = 0; line < KEY_BYTES; line += 64) {
-        prefetch_to_l2(s->ahead + i * s->key_bytes + line);
+        vec_prefetch_to_l2(s->ahead + i * s->key_bytes + line);
     }
 }
 

@@ -20,13 +20,6 @@
 
 enum { TILE_ROWS = 16, TILE_ROW_BYTES = 64 };
 
-/* Into the second-level cache: it takes more lines at a time than the first, and tiles are loaded from it as fast as
- * they are multiplied. */
-static inline void prefetch_to_l2(const void *p)
-{
-    __builtin_prefetch(p, 0, 2);
-}
-
 #ifndef DSRI_TILES_EMULATED
 
 /* What ldtilecfg reads. */
