@@ -24,7 +24,7 @@ typedef struct dsri_attention_row_plan {
     uint64_t index_stride;
     const uint16_t *q;  /* query i at q + i * n_heads * 512 */
     uint16_t *output;   /* likewise */
-    uint8_t *workspace; /* 64-byte aligned; query i's region at workspace + i * dsri_attention_region_bytes() */
+    uint8_t *workspace; /* 64-byte aligned; query i's region at workspace + i * dsri_attention_region.size_bytes */
     uint32_t width;
     uint32_t n_queries;
     uint32_t first_query; /* queries of earlier rows: numbers (row, query) pairs through */
@@ -48,7 +48,7 @@ typedef struct dsri_indexer_row_plan {
     int32_t *output;      /* list of query i at output + i * output_stride */
     uint64_t output_stride;
     float *scores;      /* null, or query i's kv_len scores at scores + i * kv_len */
-    uint8_t *workspace; /* 64-byte aligned; query i's region at workspace + i * dsri_indexer_region_bytes() */
+    uint8_t *workspace; /* 64-byte aligned; query i's region at workspace + i * dsri_indexer_region.size_bytes */
     uint32_t start_pos;
     uint32_t ratio;
     int32_t offset;

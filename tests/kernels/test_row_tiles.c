@@ -28,7 +28,7 @@ static float bf16(uint16_t x)
     return flush(ref_f32_from_bf16(x));
 }
 
-/* sum + 32 products of x [32] with elements y_step apart, as one tile step adds them. */
+/* sum + 32 products of x [32] with feature f of 32 rows, as one tile step adds them. */
 static float add_step(float sum, const uint16_t *x, const uint16_t *const y[32], uint32_t f)
 {
     float parts[2] = {0.0f, 0.0f};
