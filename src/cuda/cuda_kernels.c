@@ -37,7 +37,8 @@ static dsri_cuda_grid rope_grid(const void *plan)
     uint32_t longest = 1;
     for (uint32_t r = 0; r < p->n_rows; r++)
         longest = p->rows[r].n_tokens > longest ? p->rows[r].n_tokens : longest;
-    return (dsri_cuda_grid){p->n_rows, at_most(longest, 1024), at_most((p->n_heads * p->head_dim / 8 + 511) / 512, 64)};
+    return (dsri_cuda_grid){p->n_rows, at_most(longest, 1024),
+                            at_most((p->n_heads * p->head_dim + 8 * 512 - 1) / (8 * 512), 64)};
 }
 
 static dsri_cuda_grid fake_quant_grid(const void *plan)

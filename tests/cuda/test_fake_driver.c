@@ -208,6 +208,32 @@ static void test_small_commands_share_a_launch(void **state)
     close_work(&w);
 }
 
+/* Fewer features than a thread takes at once are work all the same. */
+static void test_the_smallest_rotation_has_a_block(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    work w;
+    const float frequency = 1;
+    dsr_rope_row row = {.start_pos = 1};
+    assert_int_equal(run_all(&w), DSR_OK);
+    assert_int_equal(dsr_encoder_reset(w.encoder), DSR_OK);
+    dsr_rope_desc desc = DSR_ROPE_DESC_INIT;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.n_heads = 1;
+    desc.head_dim = 2;
+    desc.rope_dim = 2;
+    desc.input = dsr_view_whole(w.source, DSR_DTYPE_BF16);
+    desc.output = dsr_view_whole(w.destination, DSR_DTYPE_BF16);
+    desc.frequencies = &frequency;
+    assert_int_equal(dsr_encode_rope(w.encoder, &desc), DSR_OK);
+    assert_int_equal(dsr_encoder_submit(w.encoder), DSR_OK);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(fake->last_grid[i], 1);
+    close_work(&w);
+}
+
 /* A kernel that waits itself begins before the one it depends on is done, where device and code know how. */
 static void test_early_launches(void **state)
 {
@@ -456,6 +482,7 @@ int main(void)
         cmocka_unit_test_setup(test_new_fields_update_the_graph, reset_fake),
         cmocka_unit_test_setup(test_other_kernels_make_a_new_graph, reset_fake),
         cmocka_unit_test_setup(test_small_commands_share_a_launch, reset_fake),
+        cmocka_unit_test_setup(test_the_smallest_rotation_has_a_block, reset_fake),
         cmocka_unit_test_setup(test_early_launches, reset_fake),
         cmocka_unit_test_setup(test_a_capturing_stream_gets_the_kernels, reset_fake),
         cmocka_unit_test_setup(test_every_driver_call_may_fail, reset_fake),
