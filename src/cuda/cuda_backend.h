@@ -7,6 +7,7 @@
 #include "cuda/cuda_kernel.h"
 
 enum { DSRI_CUDA_MAX_KERNELS = 64, DSRI_CUDA_MIN_COMPUTE = 80 };
+#define DSRI_NO_NODE UINT32_MAX
 
 typedef struct dsri_cuda_entry {
     const dsri_cuda_kernel *kernel;
@@ -15,11 +16,13 @@ typedef struct dsri_cuda_entry {
     uint8_t may_begin_early[DSRI_MAX_LAUNCHES]; /* before the launches that it depends on are done: it waits itself */
 } dsri_cuda_entry;
 
-/* A kernel to run: a launch of a command, or a bundle of commands with one launch each. */
+/* A kernel to run: a launch of a command, or a bundle of commands with one launch each. A command's follower, if there
+ * is one, comes after it in members. */
 typedef struct dsri_cuda_node {
     CUfunction function;
     uint32_t first_member; /* the command, or commands, from here on in members */
     uint32_t n_members;
+    uint32_t is_bundle;
     uint32_t launch;
     uint32_t first_dependency; /* numbers of earlier nodes, from here on in dependencies */
     uint32_t n_dependencies;
@@ -30,7 +33,7 @@ typedef struct dsri_cuda_plan {
     dsri_cuda_node *nodes;
     uint32_t *dependencies;
     const dsri_command **members;
-    uint32_t *last_nodes; /* of each command, by its index */
+    uint32_t *last_nodes; /* of each command, by its index; DSRI_NO_NODE: none yet */
     uint32_t n_nodes, n_dependencies, n_members;
     uint32_t nodes_capacity, dependencies_capacity, members_capacity, last_nodes_capacity;
 } dsri_cuda_plan;

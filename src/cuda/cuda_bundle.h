@@ -1,5 +1,6 @@
 /* Several small commands in one launch: those of a wave whose kernels say so. Each has the blocks of its own launch,
- * which follow one another in the bundle's grid, and reads its own plan there. */
+ * which follow one another in the bundle's grid, and reads its own plan there. A compressor's block appends the row's
+ * entries, too, if an append follows it. */
 #ifndef DSRI_CUDA_BUNDLE_H
 #define DSRI_CUDA_BUNDLE_H
 
@@ -19,7 +20,8 @@ typedef struct dsri_bundle_item {
     uint32_t code;
     uint32_t first_block;
     uint32_t grid[3];
-    uint32_t first_word; /* of its plan, in units of 8 bytes */
+    uint32_t first_word;    /* of its plan, in units of 8 bytes */
+    uint32_t follower_word; /* of its follower's plan; 0: it has none */
 } dsri_bundle_item;
 
 /* What the bundle's kernel gets in place of a plan. */

@@ -2,6 +2,7 @@
  * kernels and edges stays the same from submit to submit, only the nodes' arguments and grids are updated. */
 #include "cuda/cuda_caller_kernel.h"
 #include "cuda/cuda_plan.h"
+#include "ops/op_plans.h"
 
 #include <string.h>
 
@@ -20,15 +21,21 @@ static void *address_of(const void *argument)
     return address.out;
 }
 
-static void own_params(const dsri_cuda_encoder *encoder, const dsri_command *command, uint32_t launch,
-                       launch_arguments *arguments, dsri_cuda_node_params *params)
+/* What kernels that take a third argument get where nothing follows. */
+static const dsri_rope_plan no_rotation;
+
+static void own_params(const dsri_cuda_encoder *encoder, const dsri_cuda_node *node, launch_arguments *arguments,
+                       dsri_cuda_node_params *params)
 {
+    const dsri_command *const *members = &encoder->plan.members[node->first_member];
+    const dsri_command *command = members[0], *follower = node->n_members > 1 ? members[1] : NULL;
     const dsri_cuda_entry *entry = command->kernel;
-    const dsri_cuda_launch *l = &entry->kernel->launches[launch];
+    const dsri_cuda_launch *l = &entry->kernel->launches[node->launch];
     const dsri_cuda_grid grid = l->grid(command->plan);
     arguments->zeroed = encoder->zeroed + command->backend_value;
     arguments->pointers[0] = address_of(command->plan);
     arguments->pointers[1] = &arguments->zeroed;
+    arguments->pointers[2] = address_of(follower != NULL ? follower->plan : &no_rotation);
     params->grid[0] = grid.x;
     params->grid[1] = grid.y;
     params->grid[2] = grid.z;
@@ -55,18 +62,24 @@ static void bundle_params(dsri_cuda_encoder *encoder, const dsri_cuda_node *node
                           dsri_cuda_node_params *params)
 {
     dsri_bundle *bundle = &encoder->bundle;
-    uint32_t n_blocks = 0, n_words = 0;
+    const dsri_command *const *members = &encoder->plan.members[node->first_member];
+    uint32_t n_blocks = 0, n_words = 0, n_items = 0;
     for (uint32_t i = 0; i < node->n_members; i++) {
-        const dsri_command *command = encoder->plan.members[node->first_member + i];
+        const dsri_command *command = members[i];
         const dsri_cuda_entry *entry = command->kernel;
         const dsri_cuda_grid grid = entry->kernel->launches[0].grid(command->plan);
         const uint32_t own_words = dsri_cuda_bundled_words(command);
-        bundle->items[i] = (dsri_bundle_item){entry->kernel->bundle, n_blocks, {grid.x, grid.y, grid.z}, n_words};
+        if (command->wave > members[0]->wave) { /* follows the member before */
+            bundle->items[n_items - 1].follower_word = n_words;
+        } else {
+            bundle->items[n_items++] =
+                (dsri_bundle_item){entry->kernel->bundle, n_blocks, {grid.x, grid.y, grid.z}, n_words, 0};
+            n_blocks += grid.x * grid.y * grid.z;
+        }
         memcpy(&bundle->plans[n_words], command->plan, own_words * sizeof bundle->plans[0]);
-        n_blocks += grid.x * grid.y * grid.z;
         n_words += own_words;
     }
-    bundle->n_items = node->n_members;
+    bundle->n_items = n_items;
     arguments->zeroed = encoder->zeroed;
     arguments->pointers[0] = bundle;
     arguments->pointers[1] = &arguments->zeroed;
@@ -83,25 +96,25 @@ static void node_params(dsri_cuda_encoder *encoder, const dsri_cuda_node *node, 
     memset(params, 0, sizeof *params);
     params->function = node->function;
     params->arguments = arguments->pointers;
-    if (node->n_members > 1)
+    if (node->is_bundle)
         bundle_params(encoder, node, arguments, params);
     else if (command->op == DSRI_OP_CUSTOM)
         callers_params(command, arguments, params);
     else
-        own_params(encoder, command, node->launch, arguments, params);
+        own_params(encoder, node, arguments, params);
 }
 
 static const char *name_of(const dsri_cuda_encoder *encoder, const dsri_cuda_node *node)
 {
-    return node->n_members > 1 ? dsri_cuda_bundle_entry
-                               : encoder->plan.members[node->first_member]->kernel_names[node->launch];
+    return node->is_bundle ? dsri_cuda_bundle_entry
+                           : encoder->plan.members[node->first_member]->kernel_names[node->launch];
 }
 
 static int may_begin_early(const dsri_cuda_encoder *encoder, const dsri_cuda_node *node)
 {
     const dsri_command *command = encoder->plan.members[node->first_member];
     const dsri_cuda_entry *entry = command->kernel;
-    if (node->n_members > 1)
+    if (node->is_bundle)
         return encoder->device->bundle_may_begin_early;
     return command->op != DSRI_OP_CUSTOM && entry->may_begin_early[node->launch];
 }

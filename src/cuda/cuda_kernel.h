@@ -4,12 +4,14 @@
  * where PLAN is the op's plan of ops/op_plans.h, handed over by value: a launch needs no upload, and a captured graph's
  * nodes are updated by new arguments. zeroed is device memory of the encoder that holds zeros when a command starts;
  * the last launch of a command must leave zeros behind. As on the CPU, what a thread block computes may depend on its
- * row alone. */
+ * row alone. A kernel that can do a follower (cuda_follower.h) of another op on the way says so. Attention's get its
+ * plan as a third argument: one of no rows if there is none. */
 #ifndef DSRI_CUDA_KERNEL_H
 #define DSRI_CUDA_KERNEL_H
 
 #include "core/backend.h"
 #include "cuda/cuda_bundle.h"
+#include "cuda/cuda_follower.h"
 
 typedef struct dsri_cuda_grid {
     uint32_t x, y, z;
@@ -33,7 +35,8 @@ typedef struct dsri_cuda_kernel {
     uint64_t (*zeroed_bytes)(const void *plan); /* null: none */
     int (*accepts)(const void *plan);           /* null: every plan */
     dsri_bundle_code bundle;                    /* of one launch, without shared or zeroed memory: may be in a bundle */
-    uint32_t min_compute;                       /* such as 90; lower devices take the next kernel of the list */
+    dsri_follower follower;
+    uint32_t min_compute; /* such as 90; lower devices take the next kernel of the list */
 } dsri_cuda_kernel;
 
 /* All kernels, device-exact ones first under each op; null past the end. */

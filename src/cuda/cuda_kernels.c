@@ -436,9 +436,10 @@ static uint32_t few_values_bytes(const void *plan)
 /* att_shared of attention_row.cu: two tiles of 64 slots; numerators of 5 ranks in the place of queries; weights,
  * statistics. */
 #define ROW_SHARED_BYTES(n_heads)                                                                                      \
-    (2 * 64 * 1024 + 5 * (((n_heads) + 4) / 5) * 128 * 16 + (n_heads) * (128 + 7 * 8 + 11 * 4) + 16 + 2 * 64 + 16)
+    (2 * 64 * 1024 + 5 * (((n_heads) + 4) / 5) * 128 * 16 + (n_heads) * (128 + 7 * 8 + 11 * 4) + 32 * 8 + 16 +         \
+     2 * 64 + 16)
 
-#define ROW_ATTENTION_FORM(which, form, n_heads, condition)                                                            \
+#define ROW_ATTENTION_FORM(which, form, n_heads, condition, can_be_followed)                                           \
     {                                                                                                                  \
         .op = which, .exactness = DSR_EXACT_ROW, .n_launches = 1,                                                      \
         .launches = {{.entry = "dsr_attention_" #form "_bf16__cuda",                                                   \
@@ -446,12 +447,14 @@ static uint32_t few_values_bytes(const void *plan)
                       .shared_bytes = ROW_SHARED_BYTES(n_heads),                                                       \
                       .waits = 1,                                                                                      \
                       .grid = form##_attention_grid}},                                                                 \
-        .accepts = condition, .min_compute = 90                                                                        \
+        .accepts = condition, .follower = can_be_followed, .min_compute = 90                                           \
     }
 
 #define ROW_ATTENTION(which)                                                                                           \
-    ROW_ATTENTION_FORM(which, row8, 8, is_for_row8), ROW_ATTENTION_FORM(which, row16, 16, is_for_row16),               \
-        ROW_ATTENTION_FORM(which, row32, 32, is_for_row32), ROW_ATTENTION_FORM(which, rows, 32, NULL)
+    ROW_ATTENTION_FORM(which, row8, 8, is_for_row8, DSRI_FOLLOWER_ROTATION),                                           \
+        ROW_ATTENTION_FORM(which, row16, 16, is_for_row16, DSRI_FOLLOWER_ROTATION),                                    \
+        ROW_ATTENTION_FORM(which, row32, 32, is_for_row32, DSRI_FOLLOWER_ROTATION),                                    \
+        ROW_ATTENTION_FORM(which, rows, 32, NULL, DSRI_FOLLOWER_NONE)
 
 /* mma_shared of attention_row_mma.cu: two tiles of 64 slots; a tile's logits in 4 parts; weights; where the rows of 512
  * slots are. */
@@ -515,7 +518,8 @@ static const dsri_cuda_kernel kernels[] = {
     {.op = DSRI_OP_COMPRESSOR,
      .n_launches = 1,
      .launches = {{.entry = "dsr_compressor_f32__cuda", .block_x = 512, .waits = 1, .grid = compressor_grid}},
-     .bundle = DSRI_BUNDLE_COMPRESSOR},
+     .bundle = DSRI_BUNDLE_COMPRESSOR,
+     .follower = DSRI_FOLLOWER_APPEND},
     {.op = DSRI_OP_GATHER,
      .n_launches = 1,
      .launches = {{.entry = "dsr_gather_f32__cuda", .block_x = 256, .waits = 1, .grid = gather_grid}}},

@@ -121,7 +121,8 @@ static void find_dependencies(dsri_cuda_plan *plan, dsri_cuda_node *node)
         for (uint32_t m = 0; m < node->n_members; m++) {
             const dsri_command *c = plan->members[node->first_member + m];
             for (uint32_t d = 0; d < c->n_depends_on; d++)
-                add_number(numbers, &n, plan->last_nodes[c->depends_on[d]]);
+                if (plan->last_nodes[c->depends_on[d]] != DSRI_NO_NODE) /* a follower waits for a member of its node */
+                    add_number(numbers, &n, plan->last_nodes[c->depends_on[d]]);
         }
         n = reduce(plan, numbers, n);
     }
@@ -136,20 +137,6 @@ static CUfunction function_of(const dsri_command *command, uint32_t launch)
 {
     const dsri_cuda_entry *entry = command->kernel;
     return command->op == DSRI_OP_CUSTOM ? dsri_cuda_caller_kernel_of(command)->function : entry->functions[launch];
-}
-
-static void add_node(const dsri_cuda_device *device, dsri_cuda_plan *plan, uint32_t first_member, uint32_t n_members,
-                     uint32_t launch)
-{
-    dsri_cuda_node *node = &plan->nodes[plan->n_nodes];
-    node->first_member = first_member;
-    node->n_members = n_members;
-    node->launch = launch;
-    node->function = n_members > 1 ? device->bundle : function_of(plan->members[first_member], launch);
-    find_dependencies(plan, node);
-    for (uint32_t m = 0; m < n_members; m++)
-        plan->last_nodes[plan->members[first_member + m]->index] = plan->n_nodes;
-    plan->n_nodes++;
 }
 
 static dsri_bundle_code code_of(const dsri_command *command)
@@ -168,34 +155,69 @@ static int may_share(const dsri_command *command)
     return code_of(command) != DSRI_BUNDLE_NONE && dsri_cuda_bundled_words(command) <= DSRI_BUNDLE_BYTES / 8;
 }
 
-/* One node for as many commands as go into a bundle. */
-static void add_shared_nodes(const dsri_cuda_device *device, dsri_cuda_plan *plan, const dsri_wave *wave)
+static void add_node(const dsri_cuda_device *device, dsri_cuda_plan *plan, uint32_t first_member, uint32_t n_members,
+                     uint32_t launch)
 {
-    uint32_t first = plan->n_members, n_words = 0;
+    dsri_cuda_node *node = &plan->nodes[plan->n_nodes];
+    node->first_member = first_member;
+    node->n_members = n_members;
+    node->launch = launch;
+    node->is_bundle = n_members > 1 && may_share(plan->members[first_member]);
+    node->function = node->is_bundle ? device->bundle : function_of(plan->members[first_member], launch);
+    find_dependencies(plan, node);
+    for (uint32_t m = 0; m < n_members; m++)
+        plan->last_nodes[plan->members[first_member + m]->index] = plan->n_nodes;
+    plan->n_nodes++;
+}
+
+/* Whether a node has the command already, as a follower. */
+static int has_node(const dsri_cuda_plan *plan, const dsri_command *command)
+{
+    return plan->last_nodes[command->index] != DSRI_NO_NODE;
+}
+
+static void add_member(dsri_cuda_plan *plan, const dsri_command *command, const dsri_command *follower)
+{
+    plan->members[plan->n_members++] = command;
+    if (follower != NULL)
+        plan->members[plan->n_members++] = follower;
+}
+
+/* One node for as many commands, and their followers of the next wave, as go into a bundle. */
+static void add_shared_nodes(const dsri_cuda_device *device, dsri_cuda_plan *plan, const dsri_wave *wave,
+                             const dsri_wave *next)
+{
+    uint32_t first = plan->n_members, n_items = 0, n_words = 0;
     for (const dsri_command *c = wave->first; c != NULL; c = c->next_in_wave) {
-        if (!may_share(c))
+        if (!may_share(c) || has_node(plan, c))
             continue;
-        const uint32_t own_words = dsri_cuda_bundled_words(c), n = plan->n_members - first;
-        if (n == DSRI_BUNDLE_ITEMS || n_words + own_words > DSRI_BUNDLE_BYTES / 8) {
-            add_node(device, plan, first, n, 0);
+        const dsri_command *follower = dsri_cuda_find_follower(c, next);
+        uint32_t own_words = dsri_cuda_bundled_words(c);
+        if (follower != NULL)
+            own_words += dsri_cuda_bundled_words(follower);
+        if (n_items == DSRI_BUNDLE_ITEMS || n_words + own_words > DSRI_BUNDLE_BYTES / 8) {
+            add_node(device, plan, first, plan->n_members - first, 0);
             first = plan->n_members;
-            n_words = 0;
+            n_items = n_words = 0;
         }
-        plan->members[plan->n_members++] = c;
+        add_member(plan, c, follower);
+        n_items++;
         n_words += own_words;
     }
     if (plan->n_members > first)
         add_node(device, plan, first, plan->n_members - first, 0);
 }
 
-static void add_own_nodes(const dsri_cuda_device *device, dsri_cuda_plan *plan, const dsri_wave *wave)
+static void add_own_nodes(const dsri_cuda_device *device, dsri_cuda_plan *plan, const dsri_wave *wave,
+                          const dsri_wave *next)
 {
     for (const dsri_command *c = wave->first; c != NULL; c = c->next_in_wave) {
-        if (may_share(c))
+        if (may_share(c) || has_node(plan, c))
             continue;
-        plan->members[plan->n_members++] = c;
+        const uint32_t first = plan->n_members;
+        add_member(plan, c, dsri_cuda_find_follower(c, next));
         for (uint32_t i = 0; i < c->n_launches; i++)
-            add_node(device, plan, plan->n_members - 1, 1, i);
+            add_node(device, plan, first, plan->n_members - first, i);
     }
 }
 
@@ -205,9 +227,12 @@ int dsri_cuda_plan_make(const dsri_cuda_device *device, dsri_cuda_plan *plan, co
     plan->n_nodes = plan->n_dependencies = plan->n_members = 0;
     if (!reserve(&device->context->allocator, plan, &size))
         return 0;
+    for (uint32_t i = 0; i < size.n_indices; i++)
+        plan->last_nodes[i] = DSRI_NO_NODE;
     for (uint32_t w = 0; w < n_waves; w++) {
-        add_shared_nodes(device, plan, &waves[w]);
-        add_own_nodes(device, plan, &waves[w]);
+        const dsri_wave *next = w + 1 < n_waves ? &waves[w + 1] : NULL;
+        add_shared_nodes(device, plan, &waves[w], next);
+        add_own_nodes(device, plan, &waves[w], next);
     }
     return 1;
 }

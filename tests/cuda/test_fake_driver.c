@@ -234,6 +234,167 @@ static void test_the_smallest_rotation_has_a_block(void **state)
     close_work(&w);
 }
 
+/* ---- followers ---- */
+
+enum { N_HEADS = 64, Q_BYTES = N_HEADS * 1024 };
+
+/* Memory that operands are cut from. */
+typedef struct follower_work {
+    work work;
+    dsr_buffer *memory;
+    uint64_t n_used;
+} follower_work;
+
+static void open_follower_work(follower_work *f, dsr_exactness exactness)
+{
+    dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+    memset(f, 0, sizeof *f);
+    desc.device = DSR_DEVICE_CUDA;
+    desc.exactness = exactness;
+    assert_int_equal(dsr_context_create(&desc, &f->work.context), DSR_OK);
+    assert_int_equal(dsr_encoder_create(f->work.context, &f->work.encoder), DSR_OK);
+    assert_int_equal(dsr_buffer_create(f->work.context, 1 << 20, &f->memory), DSR_OK);
+}
+
+static void close_follower_work(follower_work *f)
+{
+    dsr_buffer_destroy(f->memory);
+    close_work(&f->work);
+}
+
+static dsr_view cut(follower_work *f, uint64_t n_bytes, dsr_dtype dtype)
+{
+    const dsr_view view = {f->memory, f->n_used, n_bytes, dtype};
+    f->n_used += n_bytes;
+    return view;
+}
+
+static uint32_t launches_of_submit(follower_work *f)
+{
+    const uint32_t n_launches = fake->n_launches;
+    assert_int_equal(dsr_encoder_submit(f->work.encoder), DSR_OK);
+    const uint32_t n = fake->n_launches - n_launches;
+    assert_int_equal(dsr_encoder_reset(f->work.encoder), DSR_OK);
+    f->n_used = 0;
+    return n;
+}
+
+static dsr_view encode_compressor(follower_work *f, dsr_view kv)
+{
+    dsr_compressor_row row;
+    memset(&row, 0, sizeof row);
+    row.kv_state = cut(f, 8 * 256 * 4, DSR_DTYPE_F32);
+    row.score_state = cut(f, 8 * 256 * 4, DSR_DTYPE_F32);
+    row.start_pos = 7;
+    dsr_compressor_desc desc = DSR_COMPRESSOR_DESC_INIT;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.ratio = 4;
+    desc.dim = 128;
+    desc.epsilon = 1e-6f;
+    desc.kv = kv;
+    desc.score = cut(f, 256 * 4, DSR_DTYPE_F32);
+    desc.ape = cut(f, 4 * 256 * 4, DSR_DTYPE_F32);
+    desc.norm = cut(f, 128 * 4, DSR_DTYPE_F32);
+    desc.output = cut(f, 2 * 128 * 2, DSR_DTYPE_BF16);
+    assert_int_equal(dsr_encode_compressor(f->work.encoder, &desc), DSR_OK);
+    return desc.output;
+}
+
+static void encode_append(follower_work *f, dsr_view source, dsr_view cache)
+{
+    dsr_append_row row;
+    memset(&row, 0, sizeof row);
+    row.cache = cache;
+    row.n_entries = 1;
+    dsr_append_desc desc = DSR_APPEND_DESC_INIT;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.dim = 128;
+    desc.source = source;
+    assert_int_equal(dsr_encode_append(f->work.encoder, &desc), DSR_OK);
+}
+
+/* A compressor's block appends the row's entry, but one append alone, and not to where other blocks read. */
+static void test_appends_follow_compressors(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    enum { ONE, TO_THE_INPUT, TWO, N_CASES };
+    follower_work f;
+    open_follower_work(&f, DSR_EXACT_DEVICE);
+    for (int which = 0; which < N_CASES; which++) {
+        const dsr_view kv = cut(&f, 256 * 4, DSR_DTYPE_F32), entry = encode_compressor(&f, kv);
+        const dsr_view input = {f.memory, kv.byte_offset, 256, DSR_DTYPE_BF16};
+        encode_append(&f, entry, which == TO_THE_INPUT ? input : cut(&f, 256, DSR_DTYPE_BF16));
+        if (which == TWO)
+            encode_append(&f, entry, cut(&f, 256, DSR_DTYPE_BF16));
+        assert_int_equal(launches_of_submit(&f), which == ONE ? 1 : 2);
+    }
+    close_follower_work(&f);
+}
+
+static dsr_view encode_attention(follower_work *f, dsr_view q)
+{
+    dsr_attention_row row;
+    uint64_t n_bytes;
+    memset(&row, 0, sizeof row);
+    row.kv = cut(f, 1024, DSR_DTYPE_BF16);
+    row.kv_len = row.width = 1;
+    dsr_attention_desc desc = DSR_ATTENTION_DESC_INIT;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.n_heads = N_HEADS;
+    desc.scale = DSR_ATTENTION_SCALE;
+    desc.q = q;
+    desc.indices = cut(f, 16, DSR_DTYPE_I32);
+    desc.sinks = cut(f, N_HEADS * 4, DSR_DTYPE_F32);
+    desc.output = cut(f, Q_BYTES, DSR_DTYPE_BF16);
+    assert_int_equal(dsr_flash_attention_workspace(f->work.context, &desc, &n_bytes), DSR_OK);
+    desc.workspace = cut(f, n_bytes, DSR_DTYPE_U8);
+    assert_int_equal(dsr_encode_flash_attention(f->work.encoder, &desc), DSR_OK);
+    return desc.output;
+}
+
+static void encode_rotation(follower_work *f, dsr_view input, dsr_view output, uint32_t rope_dim)
+{
+    dsr_rope_row row;
+    memset(&row, 0, sizeof row);
+    dsr_rope_desc desc = DSR_ROPE_DESC_INIT;
+    desc.n_rows = 1;
+    desc.rows = &row;
+    desc.n_heads = N_HEADS;
+    desc.head_dim = 512;
+    desc.rope_dim = rope_dim;
+    desc.input = input;
+    desc.output = output;
+    desc.frequencies = dsr_rope_frequencies(DSR_ROPE_BASE);
+    assert_int_equal(dsr_encode_rope(f->work.encoder, &desc), DSR_OK);
+}
+
+/* Row-exact attention rotates its outputs, in place too, but not to where other blocks read, nor by other shapes. */
+static void test_rotations_follow_attention(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    enum { TO_OTHER_MEMORY, IN_PLACE, TO_THE_INPUT, OF_FEWER_FEATURES, N_CASES };
+    for (int is_row_exact = 0; is_row_exact < 2; is_row_exact++) {
+        follower_work f;
+        open_follower_work(&f, is_row_exact ? DSR_EXACT_ROW : DSR_EXACT_DEVICE);
+        for (int which = 0; which < N_CASES; which++) {
+            const dsr_view q = cut(&f, Q_BYTES, DSR_DTYPE_BF16), other = cut(&f, Q_BYTES, DSR_DTYPE_BF16);
+            const dsr_view output = encode_attention(&f, q);
+            encode_rotation(&f, output,
+                            which == IN_PLACE       ? output
+                            : which == TO_THE_INPUT ? q
+                                                    : other,
+                            which == OF_FEWER_FEATURES ? 32 : 64);
+            assert_int_equal(launches_of_submit(&f), !is_row_exact ? 3 : which <= IN_PLACE ? 1 : 2);
+        }
+        close_follower_work(&f);
+    }
+}
+
 /* A kernel that waits itself begins before the one it depends on is done, where device and code know how. */
 static void test_early_launches(void **state)
 {
@@ -483,6 +644,8 @@ int main(void)
         cmocka_unit_test_setup(test_other_kernels_make_a_new_graph, reset_fake),
         cmocka_unit_test_setup(test_small_commands_share_a_launch, reset_fake),
         cmocka_unit_test_setup(test_the_smallest_rotation_has_a_block, reset_fake),
+        cmocka_unit_test_setup(test_appends_follow_compressors, reset_fake),
+        cmocka_unit_test_setup(test_rotations_follow_attention, reset_fake),
         cmocka_unit_test_setup(test_early_launches, reset_fake),
         cmocka_unit_test_setup(test_a_capturing_stream_gets_the_kernels, reset_fake),
         cmocka_unit_test_setup(test_every_driver_call_may_fail, reset_fake),

@@ -1,5 +1,6 @@
 /* Small commands of a step on a CUDA device against the CPU, byte for byte: many that depend on nothing, which share a
  * launch there, and others that wait for some of them; submitted, replayed, and submitted again at the next position.
+ * And rotations of attention's outputs, which its kernels do where they can, against rotations by themselves.
  *
  *   dsrows_gpu_step [short]
  *
@@ -199,6 +200,152 @@ static uint32_t n_unlike(const step *a, const step *b)
     return n;
 }
 
+/* ---- attention and a rotation of its outputs ---- */
+
+enum { WIDTH = 130, N_KV = 160, ATTENTION_HEADS = 64 };
+
+/* Row 1 has two queries. */
+static uint32_t n_queries_of(uint32_t row)
+{
+    return row == 1 ? 2 : 1;
+}
+
+static uint32_t n_queries_before(uint32_t row)
+{
+    return row > 1 ? row + 1 : row;
+}
+
+static void encode_attention(step *s, int flash, const dsr_view operands[3], dsr_view indices, dsr_view output)
+{
+    dsr_attention_row rows[MAX_ROWS];
+    uint64_t n_bytes;
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < s->n_rows; r++) {
+        rows[r].kv = operands[1];
+        rows[r].kv_len = N_KV;
+        rows[r].q_row = n_queries_before(r);
+        rows[r].n_queries = n_queries_of(r);
+        rows[r].index_offset = (uint64_t)n_queries_before(r) * WIDTH;
+        rows[r].width = r % 3 ? WIDTH : WIDTH - 70;
+    }
+    dsr_attention_desc desc = DSR_ATTENTION_DESC_INIT;
+    desc.n_rows = s->n_rows;
+    desc.rows = rows;
+    desc.n_heads = ATTENTION_HEADS;
+    desc.scale = DSR_ATTENTION_SCALE;
+    desc.q = operands[0];
+    desc.indices = indices;
+    desc.sinks = operands[2];
+    desc.output = output;
+    MUST(flash ? dsr_flash_attention_workspace(s->context, &desc, &n_bytes)
+               : dsr_sparse_attention_workspace(s->context, &desc, &n_bytes));
+    desc.workspace = operand(s, n_bytes / 2, DSR_DTYPE_BF16);
+    desc.workspace.dtype = DSR_DTYPE_U8;
+    MUST(flash ? dsr_encode_flash_attention(s->encoder, &desc) : dsr_encode_sparse_attention(s->encoder, &desc));
+}
+
+static void encode_rotation(step *s, dsr_view input, dsr_view output)
+{
+    dsr_rope_row rows[MAX_ROWS];
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < s->n_rows; r++) {
+        rows[r].row = n_queries_before(r);
+        rows[r].start_pos = r == 0 ? 0 : 262143 * r;
+        rows[r].n_tokens = n_queries_of(r);
+        rows[r].position_step = 3;
+    }
+    dsr_rope_desc desc = DSR_ROPE_DESC_INIT;
+    desc.n_rows = s->n_rows;
+    desc.rows = rows;
+    desc.n_heads = ATTENTION_HEADS;
+    desc.head_dim = 512;
+    desc.rope_dim = 64;
+    desc.inverse = 1;
+    desc.input = input;
+    desc.output = output;
+    desc.frequencies = dsr_rope_frequencies(DSR_ROPE_YARN);
+    MUST(dsr_encode_rope(s->encoder, &desc));
+}
+
+static void finish(step *s)
+{
+    MUST(dsr_encoder_submit(s->encoder));
+    MUST(dsr_encoder_wait(s->encoder));
+    MUST(dsr_encoder_reset(s->encoder));
+}
+
+static int are_equal(const step *s, dsr_view a, dsr_view b)
+{
+    unsigned char *x = malloc(a.byte_length), *y = malloc(a.byte_length);
+    if (x == NULL || y == NULL)
+        exit(1);
+    MUST(dsr_buffer_read(a.buffer, 0, x, a.byte_length));
+    MUST(dsr_buffer_read(b.buffer, 0, y, a.byte_length));
+    const int are_equal = memcmp(x, y, a.byte_length) == 0;
+    free(x);
+    free(y);
+    return are_equal;
+}
+
+/* Whether attention and a rotation of its outputs give the same in one submit as in two, to other memory and in place.
+ */
+static int check_rotation(step *s, dsr_context *context, uint32_t n_rows, int flash)
+{
+    const uint32_t n_queries = n_queries_before(n_rows);
+    static int32_t indices[(MAX_ROWS + 1) * WIDTH];
+    memset(s, 0, sizeof *s);
+    s->context = context;
+    s->n_rows = n_rows;
+    s->random = n_rows;
+    MUST(dsr_encoder_create(context, &s->encoder));
+    const uint64_t n_outputs = (uint64_t)n_queries * ATTENTION_HEADS * 512;
+    const dsr_view operands[3] = {operand(s, n_outputs, DSR_DTYPE_BF16), operand(s, N_KV * 512, DSR_DTYPE_BF16),
+                                  operand(s, ATTENTION_HEADS, DSR_DTYPE_F32)};
+    dsr_view list = operand(s, n_queries * WIDTH, DSR_DTYPE_F32), outputs[5];
+    for (uint32_t i = 0; i < n_queries * WIDTH; i++)
+        indices[i] = (int32_t)(i * 7919 % N_KV);
+    MUST(dsr_buffer_write(list.buffer, 0, indices, (uint64_t)n_queries * WIDTH * 4));
+    list.dtype = DSR_DTYPE_I32;
+    for (int i = 0; i < 5; i++)
+        outputs[i] = operand(s, n_outputs, DSR_DTYPE_BF16);
+    encode_attention(s, flash, operands, list, outputs[0]);
+    finish(s);
+    encode_rotation(s, outputs[0], outputs[1]);
+    finish(s);
+    encode_attention(s, flash, operands, list, outputs[2]);
+    encode_rotation(s, outputs[2], outputs[3]);
+    encode_attention(s, flash, operands, list, outputs[4]);
+    encode_rotation(s, outputs[4], outputs[4]);
+    finish(s);
+    const int is_right = are_equal(s, outputs[0], outputs[2]) && are_equal(s, outputs[1], outputs[3]) &&
+                         are_equal(s, outputs[1], outputs[4]);
+    release(s);
+    return is_right;
+}
+
+static uint32_t check_rotations(step *s, uint32_t n_shapes)
+{
+    static const uint32_t n_rows[] = {1, 7, 3, 24};
+    uint32_t n_wrong = 0;
+    for (int exactness = 0; exactness < 2; exactness++) {
+        dsr_context *context;
+        dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
+        desc.device = DSR_DEVICE_CUDA;
+        desc.exactness = exactness ? DSR_EXACT_ROW : DSR_EXACT_DEVICE;
+        if (dsr_context_create(&desc, &context) != DSR_OK)
+            exit(1);
+        for (uint32_t i = 0; i < n_shapes; i++)
+            for (int flash = 0; flash < 2; flash++)
+                if (!check_rotation(s, context, n_rows[i], flash)) {
+                    printf("FAIL a rotation of %s attention, %u rows\n", flash ? "flash" : "two-pass", n_rows[i]);
+                    n_wrong++;
+                }
+        dsr_context_destroy(context);
+    }
+    printf("rotations of attention's outputs: %s\n", n_wrong ? "not those by themselves" : "as by themselves");
+    return n_wrong;
+}
+
 int main(int argc, char **argv)
 {
     static const uint32_t n_rows[] = {1, 5, 33, MAX_ROWS};
@@ -228,5 +375,6 @@ int main(int argc, char **argv)
     dsr_context_destroy(cuda);
     printf("steps of small commands: %s\n",
            n_wrong ? "CUDA differs from the CPU" : "CUDA equals the CPU, byte for byte");
+    n_wrong += check_rotations(&on_cuda, n_shapes);
     return n_wrong != 0;
 }

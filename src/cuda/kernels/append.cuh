@@ -60,29 +60,11 @@ static __device__ void pack_key(const float x[4], uint32_t min_scale, entry_plac
 
 /* ---- append ------------------------------------------------------------------------------------------------ */
 
-struct rotation {
-    float sine, cosine; /* of the lane's pair */
-    bool is_finite;
-};
-
+/* Of the lane's pair. */
 static __device__ __forceinline__ rotation rotation_at(const dsri_append_plan &plan, uint32_t position)
 {
-    const float angle = __fmul_rn((float)position, plan.frequencies[threadIdx.x % 32]);
-    rotation r = {0.0f, 1.0f, f32_is_finite(angle)};
-    if (plan.rotates && r.is_finite)
-        sincos_fixed(angle, &r.sine, &r.cosine);
-    return r;
-}
-
-/* A pair of BF16 values turned, as dsr_rope_bf16__cuda does. */
-static __device__ __forceinline__ uint32_t rotate_pair(uint32_t pair, const rotation &r)
-{
-    const float a = bf16_to_f32((uint16_t)pair), b = bf16_to_f32((uint16_t)(pair >> 16));
-    if (!r.is_finite || !f32_is_finite(a) || !f32_is_finite(b))
-        return 0;
-    const uint32_t low = f32_to_bf16(__fmaf_rn(a, r.cosine, -__fmul_rn(b, r.sine)));
-    const uint32_t high = f32_to_bf16(__fmaf_rn(a, r.sine, __fmul_rn(b, r.cosine)));
-    return low | high << 16;
+    const rotation none = {0.0f, 1.0f, true};
+    return plan.rotates ? rotation_by(position, plan.frequencies[threadIdx.x % 32]) : none;
 }
 
 /* Values that are not finite become zeros. */
@@ -158,17 +140,19 @@ static __device__ void append_key(const dsri_append_plan &plan, uint32_t format,
     pack_key(x, plan.min_scale, place);
 }
 
-/* The part of a block at `at` in the command's grid. */
-static __device__ void append_block(const dsri_append_plan &plan, const grid_place &at)
+/* The part of a block at `at` in the command's grid. made: null, or the only token of the row, which `turn` rotates. */
+static __device__ __forceinline__ void append_block(const dsri_append_plan &plan, const grid_place &at,
+                                                    const uint16_t *made, rotation turn)
 {
     const dsri_append_row_plan &row = plan.rows[at.y];
     const uint32_t n_warps = blockDim.x / 32;
     for (uint64_t i = (uint64_t)at.x * n_warps + threadIdx.x / 32; i < row.n_tokens; i += (uint64_t)at.nx * n_warps) {
-        const rotation turn = rotation_at(plan, row.start_pos + (uint32_t)i * row.position_step);
+        if (!made)
+            turn = rotation_at(plan, row.start_pos + (uint32_t)i * row.position_step);
         wait_for_prior_launch();
         const uint64_t entry = row.first_entry + i;
         const entry_place place = place_of_entry(row.cache, row.ring_entries ? entry % row.ring_entries : entry);
-        const uint16_t *token = row.source + i * plan.dim;
+        const uint16_t *token = made ? made : row.source + i * plan.dim;
         if (place.values == nullptr)
             continue;
         if (plan.dim == DSRI_INDEX_DIM)

@@ -25,6 +25,7 @@ struct attention_query {
     float *slot_max;        /* [(width + 15) / 16][n_heads] */
     dsri_cache_entry *rows; /* [width] */
     attention_flags *flags;
+    uint32_t row, number; /* it is query `number` of the row */
 };
 
 static __device__ __forceinline__ float minus_infinity()
@@ -54,6 +55,8 @@ static __device__ __forceinline__ attention_query find_query(const dsri_attentio
     at.slot_max = reinterpret_cast<float *>(row.workspace + i * region.size_bytes + region.slot_max);
     at.rows = reinterpret_cast<dsri_cache_entry *>(row.workspace + i * region.size_bytes + region.rows);
     at.flags = reinterpret_cast<attention_flags *>(zeroed) + query;
+    at.row = r;
+    at.number = query - row.first_query;
     return at;
 }
 

@@ -40,6 +40,7 @@ template <int HEADS> struct att_shared {
     float max[HEADS];         /* of the rank */
     float sum[4][HEADS];
     float sinks[HEADS];
+    float2 turns[DSRI_TAIL_PAIRS]; /* cosine, and sine; a NaN where the angle is not finite */
     uint64_t statistics_are_here, values_are_here;
     uint8_t is_selected[2][TILE_SLOTS];
     uint32_t is_bad;
@@ -495,10 +496,28 @@ static __device__ __forceinline__ void send_parts(bool has_tiles, const float (&
     }
 }
 
-/* One piece of 64 features x 8 heads by a group. */
+/* The rotation that follows: where a query's outputs go, null if none follows. */
+static __device__ __forceinline__ uint16_t *turned_output(const dsri_rope_plan &rope, const attention_query &at)
+{
+    return rope.n_rows ? rope.rows[at.row].output + (uint64_t)at.number * rope.n_heads * DSRI_HEAD_DIM : nullptr;
+}
+
+/* By a warp: a lane a pair. */
+template <int HEADS>
+static __device__ __forceinline__ void find_turns(const dsri_rope_plan &rope, const attention_query &at,
+                                                  att_shared<HEADS> &shared)
+{
+    const uint32_t position = rope.rows[at.row].start_pos + at.number * rope.rows[at.row].position_step;
+    const rotation turn = rotation_by(position, rope.frequencies[threadIdx.x]);
+    shared.turns[threadIdx.x] =
+        make_float2(turn.is_finite ? turn.cosine : __uint_as_float(0x7fc00000u), rope.inverse ? -turn.sine : turn.sine);
+}
+
+/* One piece of 64 features x 8 heads by a group; turned: null, or where the outputs go once more, their last 64
+ * features turned. */
 template <int HEADS>
 static __device__ __forceinline__ void join_piece(uint32_t n_ranks, uint32_t rank, uint32_t place,
-                                                  att_shared<HEADS> &shared, uint16_t *output)
+                                                  att_shared<HEADS> &shared, uint16_t *output, uint16_t *turned)
 {
     const uint32_t piece = place * ATT_RANKS + rank, lane = threadIdx.x % 32, i = threadIdx.x % GROUP_THREADS;
     const uint32_t head = piece % (HEADS / 8) * 8 + lane % 4 * 2;
@@ -524,13 +543,27 @@ static __device__ __forceinline__ void join_piece(uint32_t n_ranks, uint32_t ran
         }
     uint32_t pairs[2];
     pair_outputs(sums, make_float2(final_factor(joined[0]), final_factor(joined[1])), pairs);
-    uint16_t *to = output + (head + lane / 4 % 2) * DSRI_HEAD_DIM + feature / 2 * 2;
-    write_pair(to, pairs[0]);
-    write_pair(to + 8, pairs[1]);
+    const uint32_t offset = (head + lane / 4 % 2) * DSRI_HEAD_DIM + feature / 2 * 2,
+                   tail = DSRI_HEAD_DIM - 2 * DSRI_TAIL_PAIRS;
+    if (turned != output) {
+        write_pair(output + offset, pairs[0]);
+        write_pair(output + offset + 8, pairs[1]);
+    }
+    if (turned == nullptr)
+        return;
+    if (feature >= tail)
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++) {
+            const float2 turn = shared.turns[(feature - tail) / 2 + 4 * e];
+            pairs[e] = rotate_pair(pairs[e], rotation{turn.y, turn.x, turn.x == turn.x});
+        }
+    write_pair(turned + offset, pairs[0]);
+    write_pair(turned + offset + 8, pairs[1]);
 }
 
 template <int HEADS>
-static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_plan &plan, uint8_t *zeroed)
+static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_plan &plan, const dsri_rope_plan &rope,
+                                                         uint8_t *zeroed)
 {
     auto &shared = *reinterpret_cast<att_shared<HEADS> *>(shared_memory);
     const uint32_t rank = blockIdx.x, first_head = blockIdx.y * HEADS;
@@ -549,6 +582,8 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
                                         (ATT_RANKS - 1) * n_pieces * sizeof shared.parts[0][0]);
     }
     __syncthreads();
+    if (rope.n_rows && threadIdx.x < DSRI_TAIL_PAIRS)
+        find_turns(rope, at, shared);
     wait_for_prior_launch();
     float values[HEADS] = {};
     attend<HEADS, 6>(
@@ -559,27 +594,33 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
     let_next_launch_start();
     cluster_wait(); /* the other blocks' barriers are ready, and their queries no longer needed */
     send_parts<HEADS>(first < end, values, rank, shared);
+    uint16_t *output = at.output + (uint64_t)first_head * DSRI_HEAD_DIM, *turned = turned_output(rope, at);
+    if (turned)
+        turned += (uint64_t)first_head * DSRI_HEAD_DIM;
 #pragma unroll 1
     for (uint32_t place = threadIdx.x / GROUP_THREADS; place < n_pieces; place += 4)
-        join_piece<HEADS>(n_ranks, rank, place, shared, at.output + (uint64_t)first_head * DSRI_HEAD_DIM);
+        join_piece<HEADS>(n_ranks, rank, place, shared, output, turned);
 }
 
 extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
-    dsr_attention_row8_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+    dsr_attention_row8_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed,
+                                  __grid_constant__ const dsri_rope_plan rope)
 {
-    attend_in_cluster<8>(plan, zeroed);
+    attend_in_cluster<8>(plan, rope, zeroed);
 }
 
 extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
-    dsr_attention_row16_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+    dsr_attention_row16_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed,
+                                   __grid_constant__ const dsri_rope_plan rope)
 {
-    attend_in_cluster<16>(plan, zeroed);
+    attend_in_cluster<16>(plan, rope, zeroed);
 }
 
 extern "C" __global__ void __cluster_dims__(ATT_RANKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
-    dsr_attention_row32_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
+    dsr_attention_row32_bf16__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed,
+                                   __grid_constant__ const dsri_rope_plan rope)
 {
-    attend_in_cluster<32>(plan, zeroed);
+    attend_in_cluster<32>(plan, rope, zeroed);
 }
 
 /* ---- all ranks in one block ---- */

@@ -7,7 +7,7 @@ extern "C" __global__ void __launch_bounds__(DSRI_BUNDLE_THREADS) dsr_append_bf1
     const __grid_constant__ dsri_append_plan plan, uint8_t *)
 {
     let_next_launch_start();
-    append_block(plan, own_place());
+    append_block(plan, own_place(), nullptr, {});
 }
 
 /* ---- convert ----------------------------------------------------------------------------------------------- */

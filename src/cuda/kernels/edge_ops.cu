@@ -75,21 +75,27 @@ static __device__ void store_token(const dsri_compressor_plan &plan, const dsri_
     }
 }
 
+union compressor_shared {
+    float squares[DSRI_HEAD_DIM];
+    uint16_t entry[DSRI_HEAD_DIM]; /* the last that was made */
+};
+
 /* Writes the normed row of a thread's pooled feature. */
-static __device__ void emit(const dsri_compressor_plan &plan, float pooled, float norm, uint16_t *output, float *squares)
+static __device__ void emit(const dsri_compressor_plan &plan, float pooled, float norm, uint16_t *output,
+                            compressor_shared &shared)
 {
     const uint32_t f = threadIdx.x;
     const float c = bf16_to_f32(f32_to_bf16(pooled));
     if (f < plan.dim)
-        squares[f] = __fmul_rn(c, c);
-    const float sum = sum_by_halving(squares, plan.dim);
+        shared.squares[f] = __fmul_rn(c, c);
+    const float sum = sum_by_halving(shared.squares, plan.dim);
     const float r = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)plan.dim), plan.epsilon)));
     uint16_t y = 0;
     if (f < plan.dim)
         y = f32_to_bf16(__fmul_rn(__fmul_rn(c, r), norm));
     const int is_good = __syncthreads_and(f32_is_finite(sum) && bf16_is_finite(y));
     if (f < plan.dim)
-        output[f] = is_good ? y : 0;
+        output[f] = shared.entry[f] = is_good ? y : 0;
 }
 
 static __device__ void shift_groups(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row)
@@ -101,10 +107,25 @@ static __device__ void shift_groups(const dsri_compressor_plan &plan, const dsri
     }
 }
 
-/* The last token of a group of four, alone: as store_token, pool, emit and shift_groups, with all of memory asked for at
- * once. */
-static __device__ void end_group_of_4(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row, float *squares)
+/* The append that follows a compressor's row, by its block's first warp. */
+struct following_append {
+    bool follows; /* else the rest means nothing */
+    const dsri_append_plan *plan;
+    rotation turn;
+};
+
+static __device__ __forceinline__ void find_turn(following_append &append, uint32_t r)
 {
+    if (append.follows && threadIdx.x < 32)
+        append.turn = rotation_at(*append.plan, append.plan->rows[r].start_pos);
+}
+
+/* The last token of a group of four, alone: as store_token, pool, emit and shift_groups, with all of memory asked for at
+ * once, and the rotation of what follows found meanwhile. */
+static __device__ __forceinline__ void end_group_of_4(const dsri_compressor_plan &plan, uint32_t r,
+                                                      compressor_shared &shared, following_append &append)
+{
+    const dsri_compressor_row_plan &row = plan.rows[r];
     const uint32_t f = threadIdx.x, dim = plan.dim, width = 2 * dim;
     float pooled = 0.0f, norm = 0.0f;
     if (f < dim) {
@@ -121,6 +142,7 @@ static __device__ void end_group_of_4(const dsri_compressor_plan &plan, const ds
             own[3][h] = keep_token(row.kv[c], row.score[c], plan.ape[3 * width + c]);
         }
         norm = plan.norm[f];
+        find_turn(append, r);
         float max = __uint_as_float(0xff800000u), den = 0.0f, num = 0.0f;
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++) {
@@ -147,7 +169,7 @@ static __device__ void end_group_of_4(const dsri_compressor_plan &plan, const ds
             }
         }
     }
-    emit(plan, pooled, norm, row.output, squares);
+    emit(plan, pooled, norm, row.output, shared);
 }
 
 static __device__ void initialise(const dsri_compressor_plan &plan, const dsri_compressor_row_plan &row)
@@ -159,16 +181,17 @@ static __device__ void initialise(const dsri_compressor_plan &plan, const dsri_c
     }
 }
 
-/* squares: shared memory of 512 elements. */
-static __device__ void compressor_block(const dsri_compressor_plan &plan, const grid_place &at, float *squares)
+static __device__ __forceinline__ void compressor_block(const dsri_compressor_plan &plan, const grid_place &at,
+                                                        compressor_shared &shared, following_append &append)
 {
     const dsri_compressor_row_plan &row = plan.rows[at.x];
     wait_for_prior_launch();
     uint16_t *output = row.output;
     if (plan.ratio == 4 && row.n_tokens == 1 && row.start_pos % 4 == 3) {
-        end_group_of_4(plan, row, squares);
+        end_group_of_4(plan, at.x, shared, append);
         return;
     }
+    find_turn(append, at.x);
     if (row.start_pos == 0) {
         initialise(plan, row);
         __syncthreads();
@@ -180,7 +203,7 @@ static __device__ void compressor_block(const dsri_compressor_plan &plan, const 
         if ((row.start_pos + token + 1) % plan.ratio != 0)
             continue;
         const uint32_t f = threadIdx.x;
-        emit(plan, f < plan.dim ? pool(plan, row, f) : 0.0f, f < plan.dim ? plan.norm[f] : 0.0f, output, squares);
+        emit(plan, f < plan.dim ? pool(plan, row, f) : 0.0f, f < plan.dim ? plan.norm[f] : 0.0f, output, shared);
         output += plan.dim;
         n_emitted++;
         if (plan.ratio == 4) {
@@ -191,15 +214,16 @@ static __device__ void compressor_block(const dsri_compressor_plan &plan, const 
     }
     if (n_emitted == 0)
         for (uint32_t f = threadIdx.x; f < plan.dim; f += blockDim.x)
-            output[f] = 0;
+            output[f] = shared.entry[f] = 0;
 }
 
 extern "C" __global__ void __launch_bounds__(DSRI_BUNDLE_THREADS) dsr_compressor_f32__cuda(
     const __grid_constant__ dsri_compressor_plan plan, uint8_t *)
 {
-    __shared__ float squares[DSRI_HEAD_DIM];
+    __shared__ compressor_shared shared;
     let_next_launch_start();
-    compressor_block(plan, own_place(), squares);
+    following_append append = {false, nullptr, {}};
+    compressor_block(plan, own_place(), shared, append);
 }
 
 /* ---- gather and copy -------------------------------------------------------------------------------------- */
@@ -318,14 +342,11 @@ static __device__ void rope_block(const dsri_rope_plan &plan, const grid_place &
     for (uint32_t token = at.y; token < row.n_tokens; token += at.ny) {
         __syncthreads();
         if (threadIdx.x < plan.rope_dim / 2) {
-            const uint32_t position = row.start_pos + token * row.position_step;
-            const float angle = __fmul_rn((float)position, plan.frequencies[threadIdx.x]);
-            float s = 0.0f, c = 1.0f;
-            angles.is_finite[threadIdx.x] = f32_is_finite(angle);
-            if (f32_is_finite(angle))
-                sincos_fixed(angle, &s, &c);
-            angles.sines[threadIdx.x] = s;
-            angles.cosines[threadIdx.x] = c;
+            const rotation turn =
+                rotation_by(row.start_pos + token * row.position_step, plan.frequencies[threadIdx.x]);
+            angles.is_finite[threadIdx.x] = turn.is_finite;
+            angles.sines[threadIdx.x] = turn.sine;
+            angles.cosines[threadIdx.x] = turn.cosine;
         }
         wait_for_prior_launch();
         __syncthreads();
@@ -441,7 +462,7 @@ extern "C" __global__ void dsr_rms_norm_f32__cuda(const __grid_constant__ dsri_r
 /* ---- several commands in one launch ------------------------------------------------------------------------- */
 
 union bundle_shared {
-    float squares[DSRI_HEAD_DIM];
+    compressor_shared compressor;
     rope_angles angles;
 };
 
@@ -455,14 +476,21 @@ extern "C" __global__ void __launch_bounds__(DSRI_BUNDLE_THREADS) dsr_bundle__cu
         i++;
     const dsri_bundle_item &item = plan.items[i];
     const uint32_t b = blockIdx.x - item.first_block, nx = item.grid[0], ny = item.grid[1];
-    const grid_place at = {b % nx, b / nx % ny, b / nx / ny, nx, ny, item.grid[2]};
+    grid_place at = {b % nx, b / nx % ny, b / nx / ny, nx, ny, item.grid[2]};
     const void *own = &plan.plans[item.first_word];
-    if (item.code == DSRI_BUNDLE_COMPRESSOR)
-        compressor_block(*static_cast<const dsri_compressor_plan *>(own), at, shared.squares);
-    else if (item.code == DSRI_BUNDLE_COPY)
+    const bool is_append = item.code == DSRI_BUNDLE_APPEND;
+    const void *to_append = &plan.plans[is_append ? item.first_word : item.follower_word];
+    following_append append = {!is_append && item.follower_word != 0, static_cast<const dsri_append_plan *>(to_append), {}};
+    if (item.code == DSRI_BUNDLE_COMPRESSOR) {
+        compressor_block(*static_cast<const dsri_compressor_plan *>(own), at, shared.compressor, append);
+        at = grid_place{0, at.x, 0, 1, at.nx, 1};
+    } else if (item.code == DSRI_BUNDLE_COPY) {
         copy_block(*static_cast<const dsri_copy_plan *>(own), at);
-    else if (item.code == DSRI_BUNDLE_ROPE)
+    } else if (item.code == DSRI_BUNDLE_ROPE) {
         rope_block(*static_cast<const dsri_rope_plan *>(own), at, shared.angles);
-    else
-        append_block(*static_cast<const dsri_append_plan *>(own), at);
+    }
+    if (append.follows)
+        __syncthreads();
+    if (is_append || append.follows)
+        append_block(*append.plan, at, append.follows ? shared.compressor.entry : nullptr, append.turn);
 }

@@ -115,4 +115,32 @@ static __device__ __forceinline__ float f32_from_e4m3(uint32_t code)
     return code & 0x80u ? -size : size;
 }
 
+/* ---- rotations of a pair ---- */
+
+struct rotation {
+    float sine, cosine;
+    bool is_finite;
+};
+
+/* Not inlined: code that a launch has not run yet is slow to come. */
+static __device__ __noinline__ rotation rotation_by(uint32_t position, float frequency)
+{
+    const float angle = __fmul_rn((float)position, frequency);
+    rotation r = {0.0f, 1.0f, f32_is_finite(angle)};
+    if (r.is_finite)
+        sincos_fixed(angle, &r.sine, &r.cosine);
+    return r;
+}
+
+/* A pair of BF16 values turned, as dsr_rope_bf16__cuda does. */
+static __device__ __forceinline__ uint32_t rotate_pair(uint32_t pair, const rotation &r)
+{
+    const float a = bf16_to_f32((uint16_t)pair), b = bf16_to_f32((uint16_t)(pair >> 16));
+    if (!r.is_finite || !f32_is_finite(a) || !f32_is_finite(b))
+        return 0;
+    const uint32_t low = f32_to_bf16(__fmaf_rn(a, r.cosine, -__fmul_rn(b, r.sine)));
+    const uint32_t high = f32_to_bf16(__fmaf_rn(a, r.sine, __fmul_rn(b, r.cosine)));
+    return low | high << 16;
+}
+
 #endif
