@@ -54,13 +54,15 @@ static int is_in_place(const dsri_rope_plan *rope)
     return 1;
 }
 
-/* Entries of more rows have a launch, which is faster as measured on an H200. */
+/* Entries of more rows have a launch, which is faster as measured on an H200, and so is one of any in a device-exact
+ * context. */
 enum { MOST_APPENDED_ROWS = 32 };
 
-static int works_on_rows_of(const dsri_command *command, dsri_follower kind, const dsri_command *later)
+static int works_on_rows_of(const dsri_command *command, dsri_follower kind, dsr_exactness exactness,
+                            const dsri_command *later)
 {
     if (kind == DSRI_FOLLOWER_APPEND)
-        return later->op == DSRI_OP_APPEND && later->n_rows <= MOST_APPENDED_ROWS &&
+        return later->op == DSRI_OP_APPEND && exactness == DSR_EXACT_ROW && later->n_rows <= MOST_APPENDED_ROWS &&
                appends_rows_of(command->plan, later->plan) && finds_pages_elsewhere(command, later->plan);
     return kind == DSRI_FOLLOWER_ROTATION && later->op == DSRI_OP_ROPE && rotates_rows_of(command->plan, later->plan);
 }
@@ -74,14 +76,14 @@ static int may_write_at_once(const dsri_command *command, const dsri_command *la
            !dsri_ranges_overlap(later->writes, later->n_writes, command->writes, command->n_writes);
 }
 
-const dsri_command *dsri_cuda_find_follower(const dsri_command *command, const dsri_wave *next)
+const dsri_command *dsri_cuda_find_follower(dsr_exactness exactness, const dsri_command *command, const dsri_wave *next)
 {
     const dsri_cuda_entry *entry = command->kernel;
     if (next == NULL || command->op == DSRI_OP_CUSTOM || entry->kernel->follower == DSRI_FOLLOWER_NONE)
         return NULL;
     for (const dsri_command *later = next->first; later != NULL; later = later->next_in_wave)
         if (later->n_depends_on == 1 && later->depends_on[0] == command->index &&
-            works_on_rows_of(command, entry->kernel->follower, later) && may_write_at_once(command, later))
+            works_on_rows_of(command, entry->kernel->follower, exactness, later) && may_write_at_once(command, later))
             return later;
     return NULL;
 }

@@ -12,7 +12,9 @@ typedef enum dsri_follower {
     DSRI_FOLLOWER_ROTATION /* of attention's outputs, in place or to other memory */
 } dsri_follower;
 
-/* The command of the next wave (null: there is none) that this command's kernel does; null: it does none. */
-const dsri_command *dsri_cuda_find_follower(const dsri_command *command, const dsri_wave *next);
+/* The command of the next wave (null: there is none) that this command's kernel does in a context; null: it does none.
+ */
+const dsri_command *dsri_cuda_find_follower(dsr_exactness exactness, const dsri_command *command,
+                                            const dsri_wave *next);
 
 #endif

@@ -191,7 +191,7 @@ static void add_shared_nodes(const dsri_cuda_device *device, dsri_cuda_plan *pla
     for (const dsri_command *c = wave->first; c != NULL; c = c->next_in_wave) {
         if (!may_share(c) || has_node(plan, c))
             continue;
-        const dsri_command *follower = dsri_cuda_find_follower(c, next);
+        const dsri_command *follower = dsri_cuda_find_follower(device->context->exactness, c, next);
         uint32_t own_words = dsri_cuda_bundled_words(c);
         if (follower != NULL)
             own_words += dsri_cuda_bundled_words(follower);
@@ -215,7 +215,7 @@ static void add_own_nodes(const dsri_cuda_device *device, dsri_cuda_plan *plan, 
         if (may_share(c) || has_node(plan, c))
             continue;
         const uint32_t first = plan->n_members;
-        add_member(plan, c, dsri_cuda_find_follower(c, next));
+        add_member(plan, c, dsri_cuda_find_follower(device->context->exactness, c, next));
         for (uint32_t i = 0; i < c->n_launches; i++)
             add_node(device, plan, first, plan->n_members - first, i);
     }

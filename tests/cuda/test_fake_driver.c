@@ -322,7 +322,7 @@ static void test_appends_follow_compressors(void **state)
     skip_unless_built();
     enum { ONE, TO_THE_INPUT, TWO, N_CASES };
     follower_work f;
-    open_follower_work(&f, DSR_EXACT_DEVICE);
+    open_follower_work(&f, DSR_EXACT_ROW);
     for (int which = 0; which < N_CASES; which++) {
         const dsr_view kv = cut(&f, 256 * 4, DSR_DTYPE_F32), entry = encode_compressor(&f, kv);
         const dsr_view input = {f.memory, kv.byte_offset, 256, DSR_DTYPE_BF16};
