@@ -272,11 +272,11 @@ EXACT_ATTENTION_GRID(logits, logits, 64, 80)
 EXACT_ATTENTION_GRID(values, few_values, 8, 32)
 EXACT_ATTENTION_GRID(values, values, 16, 64)
 EXACT_ATTENTION_GRID(values, values, 32, 64)
-EXACT_ATTENTION_GRID(values, values, 64, 128)
+EXACT_ATTENTION_GRID(values, values, 64, 256)
 EXACT_ATTENTION_GRID(values, few_chunks, 8, 32)
 EXACT_ATTENTION_GRID(values, chunks, 16, 64)
 EXACT_ATTENTION_GRID(values, chunks, 32, 64)
-EXACT_ATTENTION_GRID(values, chunks, 64, 64)
+EXACT_ATTENTION_GRID(values, chunks, 64, 256)
 
 /* Of attention_row.cu: 5 ranks of 8, 16 or 32 heads, or all ranks of 32 heads in a block. */
 static dsri_cuda_grid row8_attention_grid(const void *plan)
@@ -368,11 +368,11 @@ static uint64_t attention_flag_bytes(const void *plan)
     return (uint64_t)p->n_queries * 1024;
 }
 
-/* logit_shared of attention_exact.cu: 4 stages of 32 features, where slots lie, barriers. value_block: stages of 64 or
- * 32 slots, statistics, barriers. */
-#define LOGITS_BYTES(n_heads, n_slots) (4 * 32 * ((n_heads) + (n_slots)) * 4 + (n_slots)*16 + 64)
-#define VALUES_BYTES(n_heads, n_features, n_slots, n_stages)                                                           \
-    ((n_stages) * (n_slots) * ((n_heads) + (n_features)) * 4 + ((n_stages) + 2) * (n_heads)*4 + 256 * 4 + 80)
+/* logit_shared of attention_exact.cu: 4 stages of 32 features, where slots lie, barriers. value_block: 3 stages of 64
+ * slots, statistics, barriers. many_shared of attention_exact_many.cu: two stages of 32 slots, statistics. */
+#define LOGITS_BYTES(n_heads, n_slots)    (4 * 32 * ((n_heads) + (n_slots)) * 4 + (n_slots)*16 + 64)
+#define VALUES_BYTES(n_heads, n_features) (3 * 64 * ((n_heads) + (n_features)) * 4 + 5 * (n_heads)*4 + 256 * 4 + 80)
+enum { MANY_VALUES_BYTES = 2 * 32 * (64 * 4 + 256 * 2) + 3 * 64 * 4 + 256 * 4 };
 
 /* Of attention_exact_few.cu. Logits: rows of 516 floats, where slots lie. Values: 8 x 644 weights, 32 x 640 values,
  * statistics. */
@@ -422,16 +422,12 @@ static uint32_t few_values_bytes(const void *plan)
         .zeroed_bytes = attention_flag_bytes, .accepts = is_few_exact                                                  \
     }
 
-#define EXACT_ATTENTIONS(which, form, n_features)                                                                      \
+#define EXACT_ATTENTIONS(which, form)                                                                                  \
     FEW_EXACT_ATTENTION(which, form),                                                                                  \
-        EXACT_ATTENTION(which, logits16x80, LOGITS_BYTES(16, 80), form##16x64, VALUES_BYTES(16, 64, 64, 3),            \
-                        is_small_exact),                                                                               \
-        EXACT_ATTENTION(which, logits32x80, LOGITS_BYTES(32, 80), form##32x64, VALUES_BYTES(32, 64, 64, 3),            \
-                        is_narrow_exact),                                                                              \
-        EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80), form##32x64, VALUES_BYTES(32, 64, 64, 3),            \
-                        is_middle_exact),                                                                              \
-        EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80), form##64x##n_features,                               \
-                        VALUES_BYTES(64, n_features, 32, 4), NULL)
+        EXACT_ATTENTION(which, logits16x80, LOGITS_BYTES(16, 80), form##16x64, VALUES_BYTES(16, 64), is_small_exact),  \
+        EXACT_ATTENTION(which, logits32x80, LOGITS_BYTES(32, 80), form##32x64, VALUES_BYTES(32, 64), is_narrow_exact), \
+        EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80), form##32x64, VALUES_BYTES(32, 64), is_middle_exact), \
+        EXACT_ATTENTION(which, logits64x80, LOGITS_BYTES(64, 80), form##64x256, MANY_VALUES_BYTES, NULL)
 
 /* att_shared of attention_row.cu: two tiles of 64 slots; numerators of 5 ranks in the place of queries; weights,
  * statistics. */
@@ -476,8 +472,8 @@ enum { PROJECTION_SHARED_BYTES = 8 * 8 * 512 * 2 + 8 * 8 * 32 * 4 };
 enum { RMS_NORM_SHARED_BYTES = 16384 * 4 };
 
 static const dsri_cuda_kernel kernels[] = {
-    EXACT_ATTENTIONS(DSRI_OP_SPARSE_ATTENTION, values, 128),
-    EXACT_ATTENTIONS(DSRI_OP_FLASH_ATTENTION, chunks, 64),
+    EXACT_ATTENTIONS(DSRI_OP_SPARSE_ATTENTION, values),
+    EXACT_ATTENTIONS(DSRI_OP_FLASH_ATTENTION, chunks),
     ROW_ATTENTION(DSRI_OP_SPARSE_ATTENTION),
     ROW_ATTENTION(DSRI_OP_FLASH_ATTENTION),
     MMA_ATTENTION(DSRI_OP_SPARSE_ATTENTION),

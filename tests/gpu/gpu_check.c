@@ -44,9 +44,9 @@ static void take_many(void)
 {
     n_seeds = 1;
     row_counts[0] = 7;
-    row_counts[1] = 25;
+    row_counts[1] = 28;
     n_row_counts = 2;
-    max_rows = 25;
+    max_rows = 28;
     ends_only = 1;
 }
 

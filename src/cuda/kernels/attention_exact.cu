@@ -3,10 +3,11 @@
  * dimension (features, slots) is walked in order. Four warps of a block bring operands, as F32, through a ring in
  * shared memory; four others multiply: their lanes differ in columns (slots, features) and share heads, so that one
  * operand is a broadcast. Each launch comes in several sizes: how many outputs a thread has changes no bits. One or two
- * rows have kernels of their own in attention_exact_few.cu.
+ * rows have kernels of their own in attention_exact_few.cu, and many a second launch of its own in
+ * attention_exact_many.cu.
  *
  * A KV row or a query with a value that is not finite needs no look of its own: it gives logits that are not finite. */
-#include "cuda/kernels/attention_common.cuh"
+#include "cuda/kernels/attention_exact.cuh"
 
 enum { PRODUCT_WARPS = 4, HEAD_LANES = 2, BRING_THREADS = 32 * PRODUCT_WARPS, EXACT_THREADS = 2 * BRING_THREADS };
 
@@ -383,9 +384,8 @@ extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
 
 template <int HEADS, int FEATURES> struct value_block {
     enum {
-        SLOTS = HEADS >= 8 ? 32 : 64, /* of a stage; 64 or a half of it */
-        STAGES = HEADS * FEATURES >= 32 ? 4 : 3,
-        CHUNK_STAGES = DSRI_CHUNK_SLOTS / SLOTS
+        SLOTS = DSRI_CHUNK_SLOTS, /* of a stage */
+        STAGES = 3
     };
     typedef operand_stage<HEADS, FEATURES, SLOTS> stage; /* weights: exp(logit - max), 0 where nothing is selected */
     enum {
@@ -410,30 +410,6 @@ template <int HEADS, int FEATURES> struct value_block {
         uint64_t denominators_are_here;
     };
 };
-
-/* shared.max: the sink and the largest logits of all 16 slots. */
-template <int HEADS, int FEATURES>
-static __device__ __forceinline__ void find_max(const attention_query &at, const dsri_attention_plan &plan,
-                                                uint32_t first_head,
-                                                typename value_block<HEADS, FEATURES>::shared &shared)
-{
-    typedef value_block<HEADS, FEATURES> block;
-    const uint32_t h = threadIdx.x % block::N_HEADS, part = threadIdx.x / block::N_HEADS;
-    float max = minus_infinity();
-#pragma unroll 8
-    for (uint32_t i = part; i < (at.width + 15) / 16; i += block::MAX_PARTS)
-        max = fmaxf(max, at.slot_max[(uint64_t)i * plan.n_heads + first_head + h]);
-    shared.partial_max[part][h] = max;
-    __syncthreads();
-    if (threadIdx.x < block::N_HEADS) {
-        float all = plan.sinks[first_head + threadIdx.x];
-#pragma unroll
-        for (int i = 0; i < block::MAX_PARTS; i++)
-            all = fmaxf(all, shared.partial_max[i][threadIdx.x]);
-        shared.max[threadIdx.x] = all;
-    }
-    __syncthreads();
-}
 
 struct value_place {
     uint32_t n_heads, first_head, first_feature;
@@ -470,37 +446,22 @@ template <int HEADS, int FEATURES, bool CHUNKED> struct value_bringer {
     /* Of a stage whose rows are known; finds those of the next. */
     __device__ __forceinline__ void load(const attention_query &at, const value_place &place, uint32_t first_slot)
     {
-        const uint64_t head = place.first_head + quad();
+        const uint32_t head = place.first_head + quad();
 #pragma unroll
         for (uint32_t i = 0; i < block::N_LOGITS; i++) {
             const uint32_t slot = first_slot + thread() / block::QUADS + block::QUAD_SLOTS * i;
             is_selected[i] = row_of_slot(at, slot).values;
-            logits[i] = slot < at.width
-                            ? *reinterpret_cast<const float4 *>(at.logits + (uint64_t)slot * place.n_heads + head)
-                            : make_float4(0, 0, 0, 0);
+            logits[i] = logits_of(at, place.n_heads, slot, head);
         }
 #pragma unroll
         for (uint32_t j = 0; j < block::N_PIECES; j++)
             pieces[j] = load_values(at.form, rows[j], place.first_feature + feature());
         if constexpr (CHUNKED) {
-            const uint32_t chunk = first_slot / DSRI_CHUNK_SLOTS * 4;
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++)
-                max[i] =
-                    (chunk + i) * 16 < at.width
-                        ? *reinterpret_cast<const float4 *>(at.slot_max + (uint64_t)(chunk + i) * place.n_heads + head)
-                        : make_float4(minus_infinity(), minus_infinity(), minus_infinity(), minus_infinity());
+                max[i] = slot_max_of(at, place.n_heads, first_slot / 16 + i, head);
         }
         find_rows(at, first_slot + block::SLOTS);
-    }
-
-    static __device__ __forceinline__ float4 greater(float4 a, float4 b)
-    {
-        return make_float4(fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w));
-    }
-    static __device__ __forceinline__ float factor_of(float chunk_max, float all)
-    {
-        return chunk_max == minus_infinity() ? -1.0f : softmax_exp(__fadd_rn(chunk_max, -all));
     }
 
     /* `all` is the max of the thread's heads over all slots and the sink. */
@@ -511,18 +472,12 @@ template <int HEADS, int FEATURES, bool CHUNKED> struct value_bringer {
         if constexpr (CHUNKED) {
             m = greater(greater(max[0], max[1]), greater(max[2], max[3]));
             if (thread() < block::QUADS)
-                *reinterpret_cast<float4 *>(factors + quad()) = make_float4(
-                    factor_of(m.x, all.x), factor_of(m.y, all.y), factor_of(m.z, all.z), factor_of(m.w, all.w));
+                *reinterpret_cast<float4 *>(factors + quad()) = factors_of(m, all);
         }
 #pragma unroll
-        for (uint32_t i = 0; i < block::N_LOGITS; i++) {
-            const float4 l = logits[i];
-            float4 w = make_float4(0, 0, 0, 0);
-            if (is_selected[i] != nullptr)
-                w = make_float4(softmax_exp(__fadd_rn(l.x, -m.x)), softmax_exp(__fadd_rn(l.y, -m.y)),
-                                softmax_exp(__fadd_rn(l.z, -m.z)), softmax_exp(__fadd_rn(l.w, -m.w)));
-            *reinterpret_cast<float4 *>(&to.heads[thread() / block::QUADS + block::QUAD_SLOTS * i][quad()]) = w;
-        }
+        for (uint32_t i = 0; i < block::N_LOGITS; i++)
+            *reinterpret_cast<float4 *>(&to.heads[thread() / block::QUADS + block::QUAD_SLOTS * i][quad()]) =
+                is_selected[i] != nullptr ? weights_of(logits[i], m) : make_float4(0, 0, 0, 0);
 #pragma unroll
         for (uint32_t j = 0; j < block::N_PIECES; j++) {
             uint4 piece = pieces[j];
@@ -536,23 +491,19 @@ template <int HEADS, int FEATURES, bool CHUNKED> struct value_bringer {
 /* Sums of weights, one chain a head. */
 template <int HEADS, int FEATURES, bool CHUNKED> struct denominator_chain {
     typedef value_block<HEADS, FEATURES> block;
-    float denominator, chunk_sum;
+    float denominator;
 
-    __device__ __forceinline__ void add(const typename block::stage &stage, const float *factors, uint32_t h,
-                                        bool ends_chunk)
+    __device__ __forceinline__ void add(const typename block::stage &stage, const float *factors, uint32_t h)
     {
-        float sum = CHUNKED ? chunk_sum : denominator;
+        float sum = CHUNKED ? 0.0f : denominator;
 #pragma unroll 16
         for (int slot = 0; slot < block::SLOTS; slot++)
             sum = __fadd_rn(sum, stage.heads[slot][h]);
         if (!CHUNKED) {
             denominator = sum;
-        } else if (!ends_chunk) {
-            chunk_sum = sum;
         } else {
             const float factor = factors[h];
             denominator = factor < 0 ? denominator : __fmaf_rn(factor, sum, denominator);
-            chunk_sum = 0.0f;
         }
     }
 };
@@ -570,9 +521,8 @@ bring_values(const dsri_attention_plan &plan, const attention_query &at, const v
     if (t < 32)
         leave_query(at, plan.n_heads);
     const float4 all = *reinterpret_cast<const float4 *>(&shared.max[bringer.quad()]);
-    denominator_chain<HEADS, FEATURES, CHUNKED> chain = {softmax_exp(__fadd_rn(sink, -shared.max[h])), 0.0f};
+    denominator_chain<HEADS, FEATURES, CHUNKED> chain = {softmax_exp(__fadd_rn(sink, -shared.max[h]))};
     ring_turn turn = {0, 0};
-    uint32_t chunk_stage = 0;
 #pragma unroll 1
     for (uint32_t slot = 0; slot < at.width; slot += block::SLOTS, turn.template advance<block::STAGES>()) {
         typename block::stage &stage = shared.ring[turn.stage];
@@ -582,10 +532,8 @@ bring_values(const dsri_attention_plan &plan, const attention_query &at, const v
             bringer.load(at, place, slot + block::SLOTS);
         shared_barrier_arrive(&shared.barriers.is_full[turn.stage]);
         bringers_barrier(); /* the weights of all of them */
-        const bool ends_chunk = ++chunk_stage == block::CHUNK_STAGES || slot + block::SLOTS >= at.width;
         if (t < block::N_HEADS)
-            chain.add(stage, shared.factors[turn.stage], h, ends_chunk);
-        chunk_stage = ends_chunk ? 0 : chunk_stage;
+            chain.add(stage, shared.factors[turn.stage], h);
     }
     if (t < block::N_HEADS) {
         shared.denominators[h] = is_zero ? __uint_as_float(0x7fc00000u) : chain.denominator;
@@ -604,13 +552,11 @@ static __device__ __forceinline__ void multiply_values(const attention_query &at
     const uint32_t head = own_head<HEADS>();
     float sums[HEADS][FEATURES] = {};
     ring_turn turn = {0, 0};
-    uint32_t chunk_stage = 0;
 #pragma unroll 1
     for (uint32_t slot = 0; slot < at.width; slot += block::SLOTS, turn.template advance<block::STAGES>()) {
         shared_barrier_wait(&shared.barriers.is_full[turn.stage], turn.parity);
         multiply_stage(shared.ring[turn.stage], head, CHUNKED ? sums : numerators);
-        if (CHUNKED && (++chunk_stage == block::CHUNK_STAGES || slot + block::SLOTS >= at.width)) {
-            chunk_stage = 0;
+        if constexpr (CHUNKED) {
 #pragma unroll
             for (int i = 0; i < HEADS; i++) {
                 const float factor = shared.factors[turn.stage][head + i];
@@ -641,7 +587,7 @@ static __device__ __forceinline__ void block_of_values(const dsri_attention_plan
         bringer.find_rows(at, 0);
         bringer.load(at, place, 0);
     }
-    find_max<HEADS, FEATURES>(at, plan, place.first_head, shared);
+    find_max<block::N_HEADS, block::MAX_PARTS>(at, plan, place.first_head, shared.partial_max, shared.max);
     if (!multiplies()) {
         bring_values<HEADS, FEATURES, CHUNKED>(plan, at, place, shared, bringer);
         return;
@@ -675,12 +621,6 @@ extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
 }
 
 extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
-    dsr_attention_values64x128__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
-{
-    block_of_values<8, 8, false>(plan, zeroed);
-}
-
-extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_chunks16x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
     block_of_values<2, 4, true>(plan, zeroed);
@@ -690,10 +630,4 @@ extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
     dsr_attention_chunks32x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
 {
     block_of_values<4, 4, true>(plan, zeroed);
-}
-
-extern "C" __global__ void __launch_bounds__(EXACT_THREADS, 2)
-    dsr_attention_chunks64x64__cuda(const __grid_constant__ dsri_attention_plan plan, uint8_t *zeroed)
-{
-    block_of_values<8, 4, true>(plan, zeroed);
 }
