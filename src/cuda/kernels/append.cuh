@@ -147,9 +147,10 @@ static __device__ __forceinline__ void append_block(const dsri_append_plan &plan
     const dsri_append_row_plan &row = plan.rows[at.y];
     const uint32_t n_warps = blockDim.x / 32;
     for (uint64_t i = (uint64_t)at.x * n_warps + threadIdx.x / 32; i < row.n_tokens; i += (uint64_t)at.nx * n_warps) {
-        if (!made)
+        if (!made) {
             turn = rotation_at(plan, row.start_pos + (uint32_t)i * row.position_step);
-        wait_for_prior_launch();
+            wait_for_prior_launch();
+        }
         const uint64_t entry = row.first_entry + i;
         const entry_place place = place_of_entry(row.cache, row.ring_entries ? entry % row.ring_entries : entry);
         const uint16_t *token = made ? made : row.source + i * plan.dim;

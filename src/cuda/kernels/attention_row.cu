@@ -574,7 +574,7 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
     const uint32_t n_pieces = (HEADS + ATT_RANKS - 1 - rank) / ATT_RANKS;
     prepare(shared);
     if (threadIdx.x == 0) {
-        shared_barrier_init(&shared.statistics_are_here, 1 + HEADS);
+        shared_barrier_init(&shared.statistics_are_here, 1 + HEADS + DSRI_TAIL_PAIRS);
         shared_barrier_init(&shared.values_are_here, 1 + n_pieces * GROUP_THREADS);
         shared_barriers_ready();
         shared_barrier_arrive_expecting(&shared.statistics_are_here, (ATT_RANKS - 1) * sizeof shared.statistics[0]);
@@ -582,8 +582,11 @@ static __device__ __forceinline__ void attend_in_cluster(const dsri_attention_pl
                                         (ATT_RANKS - 1) * n_pieces * sizeof shared.parts[0][0]);
     }
     __syncthreads();
-    if (rope.n_rows && threadIdx.x < DSRI_TAIL_PAIRS)
-        find_turns(rope, at, shared);
+    if (threadIdx.x < DSRI_TAIL_PAIRS) {
+        if (rope.n_rows)
+            find_turns(rope, at, shared);
+        shared_barrier_arrive(&shared.statistics_are_here); /* racecheck, as in send_parts() */
+    }
     wait_for_prior_launch();
     float values[HEADS] = {};
     attend<HEADS, 6>(
