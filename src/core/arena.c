@@ -6,7 +6,7 @@ enum { BLOCK_ALIGNMENT = 64, FIRST_BLOCK_BYTES = 32 * 1024 };
 
 struct dsri_arena_block {
     dsri_arena_block *next;
-    size_t size_bytes; /* header included */
+    size_t size_bytes; /* header included, the margin behind it not */
 };
 
 /* Room for the header that keeps the first piece aligned. */
@@ -23,7 +23,7 @@ void dsri_arena_free(dsri_arena *arena)
     dsri_arena_block *block = arena->first;
     while (block) {
         dsri_arena_block *next = block->next;
-        dsri_release(arena->allocator, block, block->size_bytes);
+        dsri_release(arena->allocator, block, block->size_bytes + DSRI_ARENA_MARGIN_BYTES);
         block = next;
     }
     *arena = (dsri_arena){.allocator = arena->allocator};
@@ -39,7 +39,7 @@ static dsri_arena_block *insert_block(dsri_arena *arena, size_t size_bytes)
     block_bytes *= 2;
     if (block_bytes < size_bytes + HEADER_BYTES)
         block_bytes = size_bytes + HEADER_BYTES;
-    dsri_arena_block *block = dsri_allocate(arena->allocator, block_bytes, BLOCK_ALIGNMENT);
+    dsri_arena_block *block = dsri_allocate(arena->allocator, block_bytes + DSRI_ARENA_MARGIN_BYTES, BLOCK_ALIGNMENT);
     if (!block)
         return NULL;
     block->size_bytes = block_bytes;

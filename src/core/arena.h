@@ -19,6 +19,10 @@ typedef struct dsri_arena_mark {
     size_t used_bytes;
 } dsri_arena_mark;
 
+/* Behind every piece so many bytes may be read, whatever they hold: a driver copies kernel parameters of a fixed size,
+ * and plans are kept only as far as they have rows. */
+enum { DSRI_ARENA_MARGIN_BYTES = 9 * 1024 };
+
 /* The allocator must outlive the arena. */
 void dsri_arena_init(dsri_arena *arena, const dsr_allocator *allocator);
 void dsri_arena_free(dsri_arena *arena);

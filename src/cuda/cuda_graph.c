@@ -1,5 +1,6 @@
 /* Running an encoder's commands. They become a graph whose edges are the commands' dependencies; while the list of
  * kernels and edges stays the same from submit to submit, only the nodes' arguments and grids are updated. */
+#include "core/arena.h"
 #include "cuda/cuda_caller_kernel.h"
 #include "cuda/cuda_plan.h"
 #include "ops/op_plans.h"
@@ -20,6 +21,12 @@ static void *address_of(const void *argument)
     } address = {argument};
     return address.out;
 }
+
+/* The driver reads whole plans, of which the arena has the rows in use: the largest may not reach behind its margin. */
+_Static_assert(sizeof(dsri_attention_plan) <= DSRI_ARENA_MARGIN_BYTES, "margin");
+_Static_assert(sizeof(dsri_indexer_plan) <= DSRI_ARENA_MARGIN_BYTES, "margin");
+_Static_assert(sizeof(dsri_append_plan) <= DSRI_ARENA_MARGIN_BYTES, "margin");
+_Static_assert(sizeof(dsri_convert_plan) <= DSRI_ARENA_MARGIN_BYTES, "margin");
 
 /* What kernels that take a third argument get where nothing follows. */
 static const dsri_rope_plan no_rotation;

@@ -101,12 +101,31 @@ static void test_rewind_after_failure(void **state)
     assert_int_equal(counter.n_live, 0);
 }
 
+/* What a driver does with a plan of few rows: it reads the room that one of all rows would take. */
+static void test_margin(void **state)
+{
+    counting_allocator counter = {0};
+    const dsr_allocator allocator = counting_hook(&counter);
+    dsri_arena arena;
+    (void)state;
+    dsri_arena_init(&arena, &allocator);
+    for (size_t n = 100; n < 1000000; n *= 7) {
+        const volatile unsigned char *piece = dsri_arena_take(&arena, n, 64);
+        assert_non_null(piece);
+        assert_true(counter.live_bytes >= n + DSRI_ARENA_MARGIN_BYTES);
+        (void)piece[n + DSRI_ARENA_MARGIN_BYTES - 1];
+    }
+    dsri_arena_free(&arena);
+    assert_int_equal(counter.live_bytes, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steady_state),
         cmocka_unit_test(test_block_in_between),
         cmocka_unit_test(test_rewind_after_failure),
+        cmocka_unit_test(test_margin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
