@@ -307,36 +307,35 @@ static void cuda_memory_release(void *opened, void *memory, size_t size_bytes, i
     dsri_cuda_leave(device);
 }
 
-static dsr_status cuda_memory_write(void *opened, void *destination, const void *source, size_t size_bytes)
+/* Copies size_bytes to the device, or from it, once no encoder is under way. */
+static dsr_status copy_memory(dsri_cuda_device *device, void *destination, const void *source, size_t size_bytes,
+                              int to_device)
 {
-    dsri_cuda_device *device = opened;
+    const dsri_cuda_driver *driver = &device->driver;
     dsr_status status = dsri_cuda_enter(device);
     if (status != DSR_OK)
         return status;
     status = wait_for_encoders(device);
-    if (status == DSR_OK)
+    if (status == DSR_OK && to_device)
         status = finish_memory_call(
-            device,
-            device->driver.cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)destination, source, size_bytes, device->stream),
+            device, driver->cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)destination, source, size_bytes, device->stream),
             "cuMemcpyHtoDAsync");
+    else if (status == DSR_OK)
+        status = finish_memory_call(
+            device, driver->cuMemcpyDtoHAsync(destination, (CUdeviceptr)(uintptr_t)source, size_bytes, device->stream),
+            "cuMemcpyDtoHAsync");
     dsri_cuda_leave(device);
     return status;
 }
 
+static dsr_status cuda_memory_write(void *opened, void *destination, const void *source, size_t size_bytes)
+{
+    return copy_memory(opened, destination, source, size_bytes, 1);
+}
+
 static dsr_status cuda_memory_read(void *opened, void *destination, const void *source, size_t size_bytes)
 {
-    dsri_cuda_device *device = opened;
-    dsr_status status = dsri_cuda_enter(device);
-    if (status != DSR_OK)
-        return status;
-    status = wait_for_encoders(device);
-    if (status == DSR_OK)
-        status = finish_memory_call(
-            device,
-            device->driver.cuMemcpyDtoHAsync(destination, (CUdeviceptr)(uintptr_t)source, size_bytes, device->stream),
-            "cuMemcpyDtoHAsync");
-    dsri_cuda_leave(device);
-    return status;
+    return copy_memory(opened, destination, source, size_bytes, 0);
 }
 
 /* ---- encoders --------------------------------------------------------------------------------------------- */

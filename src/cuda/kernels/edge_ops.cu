@@ -284,18 +284,12 @@ static __device__ __forceinline__ uint32_t rope_pair(const dsri_rope_plan &plan,
                                                      const rope_angles &angles)
 {
     const uint32_t tail = plan.head_dim - plan.rope_dim;
-    uint32_t y0 = 0, y1 = 0;
-    if (f < tail) {
-        y0 = f32_is_finite(a) ? f32_to_bf16(a) : 0;
-        y1 = f32_is_finite(b) ? f32_to_bf16(b) : 0;
-    } else {
+    if (f >= tail) {
         const uint32_t pair = (f - tail) / 2;
-        const float s = plan.inverse ? -angles.sines[pair] : angles.sines[pair], c = angles.cosines[pair];
-        if (angles.is_finite[pair] && f32_is_finite(a) && f32_is_finite(b)) {
-            y0 = f32_to_bf16(__fmaf_rn(a, c, -__fmul_rn(b, s)));
-            y1 = f32_to_bf16(__fmaf_rn(a, s, __fmul_rn(b, c)));
-        }
+        const float sine = plan.inverse ? -angles.sines[pair] : angles.sines[pair];
+        return rotate_features(a, b, sine, angles.cosines[pair], angles.is_finite[pair]);
     }
+    const uint32_t y0 = f32_is_finite(a) ? f32_to_bf16(a) : 0, y1 = f32_is_finite(b) ? f32_to_bf16(b) : 0;
     return y0 | y1 << 16;
 }
 

@@ -132,15 +132,20 @@ static __device__ __noinline__ rotation rotation_by(uint32_t position, float fre
     return r;
 }
 
-/* A pair of BF16 values turned, as dsr_rope_bf16__cuda does. */
+/* Features a and b of a pair, turned, as two BF16 values; zeros where anything is not finite. */
+static __device__ __forceinline__ uint32_t rotate_features(float a, float b, float sine, float cosine, bool is_finite)
+{
+    if (!is_finite || !f32_is_finite(a) || !f32_is_finite(b))
+        return 0;
+    const uint32_t low = f32_to_bf16(__fmaf_rn(a, cosine, -__fmul_rn(b, sine)));
+    const uint32_t high = f32_to_bf16(__fmaf_rn(a, sine, __fmul_rn(b, cosine)));
+    return low | high << 16;
+}
+
 static __device__ __forceinline__ uint32_t rotate_pair(uint32_t pair, const rotation &r)
 {
-    const float a = bf16_to_f32((uint16_t)pair), b = bf16_to_f32((uint16_t)(pair >> 16));
-    if (!r.is_finite || !f32_is_finite(a) || !f32_is_finite(b))
-        return 0;
-    const uint32_t low = f32_to_bf16(__fmaf_rn(a, r.cosine, -__fmul_rn(b, r.sine)));
-    const uint32_t high = f32_to_bf16(__fmaf_rn(a, r.sine, __fmul_rn(b, r.cosine)));
-    return low | high << 16;
+    return rotate_features(bf16_to_f32((uint16_t)pair), bf16_to_f32((uint16_t)(pair >> 16)), r.sine, r.cosine,
+                           r.is_finite);
 }
 
 #endif
