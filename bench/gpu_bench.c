@@ -1,5 +1,5 @@
 /* Times of the ops on a CUDA device, in microseconds; random data larger than the L2 cache.
- * dsrows_gpu_bench [device|row] [indexer|attention|core|parts|launch] [fp4[=SPAN]|fp8] [ROWS CONTEXT-OR-WIDTH]
+ * dsrows_gpu_bench [device|row] [indexer|attention|core|parts|launch] [fp4[=SPAN]|fp8] [flash] [ROWS CONTEXT-OR-WIDTH]
  * Scales of FP4 keys are drawn from SPAN + 1 powers of two, 3 by default.
  * "least", "median" and "90 %" are of events around one replay that is in the stream before its turn comes, so that the
  * device's time alone counts; "idle" is the median where the stream is empty, the CPU's launch included; "in a row" is
@@ -361,68 +361,95 @@ static void pack_rows(uint32_t n_entries, dsr_buffer *pages, dsr_buffer *table)
     free(ids);
 }
 
-static void bench_attention(const cuda_timer *timer, uint32_t n_rows, uint32_t width, uint32_t n_heads, int flash,
-                            int packed)
+typedef struct attention_shape {
+    uint32_t n_rows, width, n_heads;
+    int is_flash, is_packed;
+} attention_shape;
+
+enum { ATTENTION_POOL_ROWS = 16512, MAX_ATTENTION_ROWS = 64, MAX_ATTENTION_SETS = 16 };
+
+/* Encoders of one shape over operands of their own, so that no replay finds what the one before it left in the cache.
+ */
+typedef struct attention_sets {
+    dsr_encoder *encoders[MAX_ATTENTION_SETS];
+    dsr_buffer *buffers[MAX_ATTENTION_SETS * (2 * MAX_ATTENTION_ROWS + 6)];
+    uint32_t n_buffers;
+} attention_sets;
+
+static dsr_view hold(attention_sets *sets, dsr_buffer *buffer, dsr_dtype dtype)
 {
-    const uint32_t pool_rows = 16512, sets = 4;
-    dsr_encoder *encoders[16];
-    dsr_buffer *buffers[16 * 140];
-    uint32_t n_buffers = 0;
-    char name[64];
-    for (uint32_t s = 0; s < sets; s++) {
-        dsr_attention_row rows[64];
-        int32_t *indices = malloc((size_t)n_rows * width * sizeof *indices);
-        need(indices != NULL, "out of memory");
-        memset(rows, 0, sizeof rows);
-        for (uint32_t r = 0; r < n_rows; r++) {
-            rows[r].kv_len = pool_rows;
-            if (packed) {
-                dsr_buffer *pages = buffers[n_buffers++] =
-                    plain(pool_rows / 64 * dsr_cache_page_bytes(DSR_FORMAT_FP8, 512, 64));
-                dsr_buffer *table = buffers[n_buffers++] = plain(pool_rows / 64 * 4);
-                pack_rows(pool_rows, pages, table);
-                rows[r].kv = dsr_view_whole(pages, DSR_DTYPE_U8);
-                rows[r].kv_layout.format = DSR_FORMAT_FP8;
-                rows[r].kv_layout.page_size = 64;
-                rows[r].kv_layout.page_table = dsr_view_whole(table, DSR_DTYPE_I32);
-            } else {
-                rows[r].kv =
-                    dsr_view_whole(buffers[n_buffers++] = random_bf16((uint64_t)pool_rows * 512), DSR_DTYPE_BF16);
-            }
-            rows[r].q_row = r;
-            rows[r].index_offset = (uint64_t)r * width;
-            rows[r].width = width;
-            for (uint32_t i = 0; i < width; i++)
-                indices[r * width + i] = (int32_t)(i < 128 ? i : next_random(&random_state) % pool_rows);
-        }
-        dsr_attention_desc desc = DSR_ATTENTION_DESC_INIT;
-        desc.n_rows = n_rows;
-        desc.rows = rows;
-        desc.n_heads = n_heads;
-        desc.scale = DSR_ATTENTION_SCALE;
-        desc.q = dsr_view_whole(buffers[n_buffers++] = random_bf16((uint64_t)n_rows * n_heads * 512), DSR_DTYPE_BF16);
-        dsr_buffer *list = buffers[n_buffers++] = plain((uint64_t)n_rows * width * 4);
-        check(dsr_buffer_write(list, 0, indices, (uint64_t)n_rows * width * 4), "write");
-        desc.indices = dsr_view_whole(list, DSR_DTYPE_I32);
-        desc.sinks = dsr_view_whole(buffers[n_buffers++] = random_f32(n_heads, 1), DSR_DTYPE_F32);
-        desc.output = dsr_view_whole(buffers[n_buffers++] = plain((uint64_t)n_rows * n_heads * 1024), DSR_DTYPE_BF16);
-        uint64_t bytes;
-        check(flash ? dsr_flash_attention_workspace(context, &desc, &bytes)
-                    : dsr_sparse_attention_workspace(context, &desc, &bytes),
-              "workspace");
-        desc.workspace = dsr_view_whole(buffers[n_buffers++] = plain(bytes), DSR_DTYPE_U8);
-        check(dsr_encoder_create(context, &encoders[s]), "encoder");
-        check(flash ? dsr_encode_flash_attention(encoders[s], &desc) : dsr_encode_sparse_attention(encoders[s], &desc),
-              "attention");
-        free(indices);
+    sets->buffers[sets->n_buffers++] = buffer;
+    return dsr_view_whole(buffer, dtype);
+}
+
+static void draw_kv(attention_sets *sets, dsr_attention_row *row, int is_packed)
+{
+    const uint32_t n_pages = ATTENTION_POOL_ROWS / 64;
+    if (!is_packed) {
+        row->kv = hold(sets, random_bf16((uint64_t)ATTENTION_POOL_ROWS * 512), DSR_DTYPE_BF16);
+        return;
     }
-    snprintf(name, sizeof name, "%s attention%s, %2u rows, %u heads x %u", flash ? "flash" : "two-pass",
-             packed ? ", FP8 pages" : "", n_rows, n_heads, width);
-    time_encoders(timer, encoders, sets, name);
-    for (uint32_t s = 0; s < sets; s++)
-        dsr_encoder_destroy(encoders[s]);
-    while (n_buffers)
-        dsr_buffer_destroy(buffers[--n_buffers]);
+    dsr_buffer *pages = plain(n_pages * dsr_cache_page_bytes(DSR_FORMAT_FP8, 512, 64)), *table = plain(n_pages * 4);
+    pack_rows(ATTENTION_POOL_ROWS, pages, table);
+    row->kv = hold(sets, pages, DSR_DTYPE_U8);
+    row->kv_layout.format = DSR_FORMAT_FP8;
+    row->kv_layout.page_size = 64;
+    row->kv_layout.page_table = hold(sets, table, DSR_DTYPE_I32);
+}
+
+static dsr_encoder *encode_attention(attention_sets *sets, const attention_shape *shape)
+{
+    const uint64_t n_rows = shape->n_rows, n_slots = n_rows * shape->width, n_heads = n_rows * shape->n_heads;
+    dsr_attention_row rows[MAX_ATTENTION_ROWS];
+    int32_t *indices = malloc(n_slots * sizeof *indices);
+    need(indices != NULL, "out of memory");
+    memset(rows, 0, sizeof rows);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        draw_kv(sets, &rows[r], shape->is_packed);
+        rows[r].kv_len = ATTENTION_POOL_ROWS;
+        rows[r].q_row = r;
+        rows[r].index_offset = (uint64_t)r * shape->width;
+        rows[r].width = shape->width;
+        for (uint32_t i = 0; i < shape->width; i++)
+            indices[r * shape->width + i] = (int32_t)(i < 128 ? i : next_random(&random_state) % ATTENTION_POOL_ROWS);
+    }
+    dsr_attention_desc desc = DSR_ATTENTION_DESC_INIT;
+    desc.n_rows = shape->n_rows;
+    desc.rows = rows;
+    desc.n_heads = shape->n_heads;
+    desc.scale = DSR_ATTENTION_SCALE;
+    desc.q = hold(sets, random_bf16(n_heads * 512), DSR_DTYPE_BF16);
+    dsr_buffer *list = plain(n_slots * 4);
+    check(dsr_buffer_write(list, 0, indices, n_slots * 4), "write");
+    free(indices);
+    desc.indices = hold(sets, list, DSR_DTYPE_I32);
+    desc.sinks = hold(sets, random_f32(shape->n_heads, 1), DSR_DTYPE_F32);
+    desc.output = hold(sets, plain(n_heads * 1024), DSR_DTYPE_BF16);
+    uint64_t bytes;
+    check((shape->is_flash ? dsr_flash_attention_workspace : dsr_sparse_attention_workspace)(context, &desc, &bytes),
+          "workspace");
+    desc.workspace = hold(sets, plain(bytes), DSR_DTYPE_U8);
+    dsr_encoder *encoder;
+    check(dsr_encoder_create(context, &encoder), "encoder");
+    check((shape->is_flash ? dsr_encode_flash_attention : dsr_encode_sparse_attention)(encoder, &desc), "attention");
+    return encoder;
+}
+
+static void bench_attention(const cuda_timer *timer, attention_shape shape)
+{
+    const uint32_t n_sets = 4;
+    attention_sets sets = {.n_buffers = 0};
+    char name[64];
+    need(shape.n_rows <= MAX_ATTENTION_ROWS, "more than 64 rows");
+    for (uint32_t s = 0; s < n_sets; s++)
+        sets.encoders[s] = encode_attention(&sets, &shape);
+    snprintf(name, sizeof name, "%s attention%s, %2u rows, %u heads x %u", shape.is_flash ? "flash" : "two-pass",
+             shape.is_packed ? ", FP8 pages" : "", shape.n_rows, shape.n_heads, shape.width);
+    time_encoders(timer, sets.encoders, n_sets, name);
+    for (uint32_t s = 0; s < n_sets; s++)
+        dsr_encoder_destroy(sets.encoders[s]);
+    while (sets.n_buffers)
+        dsr_buffer_destroy(sets.buffers[--sets.n_buffers]);
 }
 
 /* One encoder of all commands, or for each command one of it alone and one of all up to it. */
@@ -701,9 +728,40 @@ static uint32_t powers_of(int argc, char **argv)
     return has(argc, argv, "fp4") ? 3 : 0;
 }
 
-int main(int argc, char **argv)
+static void bench_one_shape(const cuda_timer *timer, int argc, char **argv)
+{
+    const uint32_t rows = (uint32_t)atoi(argv[argc - 2]), size = (uint32_t)atoi(argv[argc - 1]);
+    if (has(argc, argv, "indexer"))
+        bench_indexer(timer, rows, size, powers_of(argc, argv));
+    else if (has(argc, argv, "core"))
+        bench_core(timer, rows, size);
+    else if (has(argc, argv, "parts"))
+        bench_parts(timer, rows, size);
+    else
+        bench_attention(timer, (attention_shape){rows, size, 64, has(argc, argv, "flash"), has(argc, argv, "fp8")});
+}
+
+static void bench_all_indexers(const cuda_timer *timer, uint32_t powers)
 {
     static const uint32_t shapes[][2] = {{1, 65536}, {8, 8192}, {8, 65536}, {8, 262144}, {8, 1048576}, {64, 8192}};
+    for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        bench_indexer(timer, shapes[i][0], shapes[i][1], powers);
+}
+
+static void bench_all_attention(const cuda_timer *timer)
+{
+    static const attention_shape shapes[] = {{1, 640, 64, 0, 0},   {8, 640, 64, 0, 0}, {64, 640, 64, 0, 0},
+                                             {8, 1152, 128, 0, 0}, {8, 640, 64, 0, 1}, {64, 640, 64, 0, 1}};
+    for (int is_flash = 0; is_flash < 2; is_flash++)
+        for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            attention_shape shape = shapes[i];
+            shape.is_flash = is_flash;
+            bench_attention(timer, shape);
+        }
+}
+
+int main(int argc, char **argv)
+{
     dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
     desc.device = DSR_DEVICE_CUDA;
     desc.exactness = has(argc, argv, "row") ? DSR_EXACT_ROW : DSR_EXACT_DEVICE;
@@ -715,38 +773,22 @@ int main(int argc, char **argv)
     printf("%-44s %9s %9s %9s %9s %9s %9s   (microseconds, %s-exact)\n", "", "least", "median", "90 %", "idle",
            "in a row", "CPU", desc.exactness == DSR_EXACT_ROW ? "row" : "device");
     if (argc > 3 && atoi(argv[argc - 1]) > 0) {
-        const uint32_t rows = (uint32_t)atoi(argv[argc - 2]), size = (uint32_t)atoi(argv[argc - 1]);
-        if (has(argc, argv, "indexer"))
-            bench_indexer(&timer, rows, size, powers_of(argc, argv));
-        else if (has(argc, argv, "core"))
-            bench_core(&timer, rows, size);
-        else if (has(argc, argv, "parts"))
-            bench_parts(&timer, rows, size);
-        else
-            bench_attention(&timer, rows, size, 64, 0, has(argc, argv, "fp8"));
+        bench_one_shape(&timer, argc, argv);
         dsr_context_destroy(context);
         return 0;
     }
+    const int launch = has(argc, argv, "launch");
     bench_launch(&timer);
-    if (has(argc, argv, "launch")) {
-        bench_attention(&timer, 1, 16, 64, 0, 0);
+    if (launch) {
+        bench_attention(&timer, (attention_shape){.n_rows = 1, .width = 16, .n_heads = 64});
         bench_indexer(&timer, 1, 4, 0);
     }
-    if (!has(argc, argv, "attention") && !has(argc, argv, "launch") && desc.exactness == DSR_EXACT_DEVICE)
-        for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-            bench_indexer(&timer, shapes[i][0], shapes[i][1], 3);
-    if (!has(argc, argv, "attention") && !has(argc, argv, "launch"))
-        for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-            bench_indexer(&timer, shapes[i][0], shapes[i][1], 0);
-    if (!has(argc, argv, "indexer") && !has(argc, argv, "launch"))
-        for (int flash = 0; flash < 2; flash++) {
-            bench_attention(&timer, 1, 640, 64, flash, 0);
-            bench_attention(&timer, 8, 640, 64, flash, 0);
-            bench_attention(&timer, 64, 640, 64, flash, 0);
-            bench_attention(&timer, 8, 1152, 128, flash, 0);
-            bench_attention(&timer, 8, 640, 64, flash, 1);
-            bench_attention(&timer, 64, 640, 64, flash, 1);
-        }
+    if (!has(argc, argv, "attention") && !launch && desc.exactness == DSR_EXACT_DEVICE)
+        bench_all_indexers(&timer, 3);
+    if (!has(argc, argv, "attention") && !launch)
+        bench_all_indexers(&timer, 0);
+    if (!has(argc, argv, "indexer") && !launch)
+        bench_all_attention(&timer);
     if (argc < 3)
         bench_core(&timer, 8, 65536);
     dsr_context_destroy(context);

@@ -155,15 +155,9 @@ static void fill_rows(const api_fixture *f, many_rows *rows)
     }
 }
 
-static void encode_many_rows(api_fixture *f, const many_rows *rows, uint32_t n_rows)
+static void encode_many_rows_attention(api_fixture *f, const many_rows *rows, uint32_t n_rows)
 {
     dsr_attention_desc attention = DSR_ATTENTION_DESC_INIT;
-    dsr_indexer_desc indexer = DSR_INDEXER_DESC_INIT;
-    dsr_compressor_desc compressor = DSR_COMPRESSOR_DESC_INIT;
-    dsr_gather_desc gather = DSR_GATHER_DESC_INIT;
-    dsr_copy_desc copy = DSR_COPY_DESC_INIT;
-    dsr_rope_desc rope = DSR_ROPE_DESC_INIT;
-
     attention.n_rows = n_rows;
     attention.rows = rows->attention;
     attention.n_heads = 128;
@@ -175,7 +169,11 @@ static void encode_many_rows(api_fixture *f, const many_rows *rows, uint32_t n_r
     attention.workspace = far_view(f, 4, DSR_DTYPE_U8);
     assert_int_equal(dsr_encode_sparse_attention(f->encoder, &attention), DSR_OK);
     assert_int_equal(dsr_encode_flash_attention(f->encoder, &attention), DSR_OK);
+}
 
+static void encode_many_rows_indexer(api_fixture *f, const many_rows *rows, uint32_t n_rows)
+{
+    dsr_indexer_desc indexer = DSR_INDEXER_DESC_INIT;
     indexer.n_rows = n_rows;
     indexer.rows = rows->indexer;
     indexer.n_heads = 64;
@@ -185,7 +183,11 @@ static void encode_many_rows(api_fixture *f, const many_rows *rows, uint32_t n_r
     indexer.output = far_view(f, 2, DSR_DTYPE_I32);
     indexer.workspace = far_view(f, 3, DSR_DTYPE_U8);
     assert_int_equal(dsr_encode_indexer(f->encoder, &indexer), DSR_OK);
+}
 
+static void encode_many_rows_compressor(api_fixture *f, const many_rows *rows, uint32_t n_rows)
+{
+    dsr_compressor_desc compressor = DSR_COMPRESSOR_DESC_INIT;
     compressor.n_rows = n_rows;
     compressor.rows = rows->compressor;
     compressor.ratio = 128;
@@ -197,19 +199,31 @@ static void encode_many_rows(api_fixture *f, const many_rows *rows, uint32_t n_r
     compressor.norm = far_view(f, 3, DSR_DTYPE_F32);
     compressor.output = far_view(f, 4, DSR_DTYPE_BF16);
     assert_int_equal(dsr_encode_compressor(f->encoder, &compressor), DSR_OK);
+}
 
+static void encode_many_rows_gather(api_fixture *f, const many_rows *rows, uint32_t n_rows)
+{
+    dsr_gather_desc gather = DSR_GATHER_DESC_INIT;
     gather.n_rows = n_rows;
     gather.sources = rows->sources;
     gather.row_elements = 5;
     gather.output = far_view(f, 0, DSR_DTYPE_F32);
     assert_int_equal(dsr_encode_gather(f->encoder, &gather), DSR_OK);
+}
 
+static void encode_many_rows_copy(api_fixture *f, const many_rows *rows, uint32_t n_rows)
+{
+    dsr_copy_desc copy = DSR_COPY_DESC_INIT;
     copy.n_rows = n_rows;
     copy.rows = rows->copy;
     copy.row_elements = 5;
     copy.source = far_view(f, 0, DSR_DTYPE_F32);
     assert_int_equal(dsr_encode_copy(f->encoder, &copy), DSR_OK);
+}
 
+static void encode_many_rows_rope(api_fixture *f, const many_rows *rows, uint32_t n_rows)
+{
+    dsr_rope_desc rope = DSR_ROPE_DESC_INIT;
     rope.n_rows = n_rows;
     rope.rows = rows->rope;
     rope.n_heads = 64;
@@ -219,6 +233,16 @@ static void encode_many_rows(api_fixture *f, const many_rows *rows, uint32_t n_r
     rope.input = far_view(f, 0, DSR_DTYPE_F32);
     rope.output = far_view(f, 1, DSR_DTYPE_BF16);
     assert_int_equal(dsr_encode_rope(f->encoder, &rope), DSR_OK);
+}
+
+static void encode_many_rows(api_fixture *f, const many_rows *rows, uint32_t n_rows)
+{
+    encode_many_rows_attention(f, rows, n_rows);
+    encode_many_rows_indexer(f, rows, n_rows);
+    encode_many_rows_compressor(f, rows, n_rows);
+    encode_many_rows_gather(f, rows, n_rows);
+    encode_many_rows_copy(f, rows, n_rows);
+    encode_many_rows_rope(f, rows, n_rows);
 }
 
 static void test_every_row_count(void **state)
