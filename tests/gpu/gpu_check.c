@@ -5,7 +5,7 @@
  * has one thread, the others have four; DSR_WITHOUT=amx_bf16 or avx512_bf16,amx_bf16 chooses among the row-exact
  * kernels. "short" is a small part of the matrix, for checking tools that slow kernels down, and "tiny" a smaller one,
  * for those that slow them down by much; "many" a small part with many rows, for which other kernels serve. Exit 0 if
- * all agree, 1 if not, 77 if there is no device. */
+ * all agree, 1 if not, 2 if a word is not the name of an op, 77 if there is no device. */
 #include "bit_cases.h"
 #include "random.h"
 
@@ -112,6 +112,21 @@ static void check_row_exact(const bit_case *c, dsr_context *alone_context, dsr_c
             bit_array_free(&alone.outputs[r][i]);
 }
 
+/* Whether each word is the name of an op. */
+static int are_ops(int n, char **names)
+{
+    for (int i = 0; i < n; i++) {
+        uint32_t op = 0;
+        while (op < bit_n_ops() && strcmp(names[i], bit_op_name(bit_op_at(op))) != 0)
+            op++;
+        if (op == bit_n_ops()) {
+            fprintf(stderr, "dsrows_gpu_check: there is no op '%s'\n", names[i]);
+            return 0;
+        }
+    }
+    return 1;
+}
+
 static int is_wanted(const char *name, int n, char **names)
 {
     for (int i = 0; i < n; i++)
@@ -175,6 +190,8 @@ int main(int argc, char **argv)
     const int on_cpu = strcmp(word, "cpu") == 0, is_short = strcmp(word, "short") == 0;
     const int is_many = strcmp(word, "many") == 0, is_tiny = strcmp(word, "tiny") == 0;
     const int n_words = 1 + on_cpu + is_short + is_many + is_tiny;
+    if (!are_ops(argc - n_words, argv + n_words))
+        return 2;
     if (is_short)
         shorten();
     if (is_many)

@@ -403,9 +403,13 @@ int main(int argc, char **argv)
     float weights[N_HEADS];
     uint16_t *keys = calloc((size_t)most * DIM, sizeof *keys);
     float *scores = malloc((size_t)most * sizeof *scores);
+    if (keys == NULL || scores == NULL) {
+        fprintf(stderr, "dsrows_gpu_select: out of memory\n");
+        return 1;
+    }
     for (uint32_t h = 0; h < N_HEADS; h++)
         q[h * DIM] = q[h * DIM + 1] = to_bf16(1.0f);
-    for (int exactness = 0; exactness < 2 && keys && scores; exactness++) {
+    for (int exactness = 0; exactness < 2; exactness++) {
         dsr_context_desc desc = DSR_CONTEXT_DESC_INIT;
         desc.device = DSR_DEVICE_CUDA;
         desc.exactness = exactness ? DSR_EXACT_ROW : DSR_EXACT_DEVICE;
