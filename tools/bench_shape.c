@@ -15,10 +15,19 @@ static uint32_t *field_named(bench_shape *shape, const char *name)
     const struct {
         const char *name;
         uint32_t *field;
-    } fields[] = {{"rows", &shape->rows},   {"context", &shape->context},   {"heads", &shape->heads},
-                  {"top_k", &shape->top_k}, {"width", &shape->width},       {"ratio", &shape->ratio},
-                  {"dim", &shape->dim},     {"inputs", &shape->inputs},     {"outputs", &shape->outputs},
-                  {"page", &shape->page},   {"key_span", &shape->key_span}, {"wide", &shape->wide}};
+    } fields[] = {{"rows", &shape->rows},
+                  {"context", &shape->context},
+                  {"heads", &shape->heads},
+                  {"top_k", &shape->top_k},
+                  {"width", &shape->width},
+                  {"ratio", &shape->ratio},
+                  {"dim", &shape->dim},
+                  {"inputs", &shape->inputs},
+                  {"outputs", &shape->outputs},
+                  {"page", &shape->page},
+                  {"key_span", &shape->key_span},
+                  {"wide", &shape->wide},
+                  {"query_span", &shape->query_span}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         if (strcmp(fields[i].name, name) == 0) {
             return fields[i].field;
@@ -33,13 +42,14 @@ static const struct {
         const char *name;
         uint32_t least;
     } needed[2];
-    const char *optional[5];
-} parameters_of[BENCH_N_OPS] = {[BENCH_INDEXER] = {{{"context", 4}}, {"heads", "top_k", "page", "key_span", "wide"}},
-                                [BENCH_TWO_PASS] = {{{"width", 1}}, {"heads", "page"}},
-                                [BENCH_FLASH] = {{{"width", 1}}, {"heads", "page"}},
-                                [BENCH_COMPRESSOR] = {{{"ratio", 1}, {"dim", 1}}, {NULL}},
-                                [BENCH_PROJECTION] = {{{"inputs", 1}, {"outputs", 1}}, {NULL}},
-                                [BENCH_CORE] = {{{"context", 4}}, {"heads", "top_k"}}};
+    const char *optional[6];
+} parameters_of[BENCH_N_OPS] = {
+    [BENCH_INDEXER] = {{{"context", 4}}, {"heads", "top_k", "page", "key_span", "wide", "query_span"}},
+    [BENCH_TWO_PASS] = {{{"width", 1}}, {"heads", "page"}},
+    [BENCH_FLASH] = {{{"width", 1}}, {"heads", "page"}},
+    [BENCH_COMPRESSOR] = {{{"ratio", 1}, {"dim", 1}}, {NULL}},
+    [BENCH_PROJECTION] = {{{"inputs", 1}, {"outputs", 1}}, {NULL}},
+    [BENCH_CORE] = {{{"context", 4}}, {"heads", "top_k"}}};
 
 static int takes(bench_op op, const char *name)
 {
@@ -48,7 +58,7 @@ static int takes(bench_op op, const char *name)
         const char *needed = parameters_of[op].needed[i].name;
         found = found || (needed != NULL && strcmp(name, needed) == 0);
     }
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         const char *optional = parameters_of[op].optional[i];
         found = found || (optional != NULL && strcmp(name, optional) == 0);
     }
@@ -132,8 +142,8 @@ static int parse_parameter(bench_shape *shape, char *word, shape_fault *f)
         (number < DSR_MIN_PAGE_SIZE || number > DSR_MAX_PAGE_SIZE || (number & (number - 1)) != 0)) {
         return fault(f, "page=%s: needed is a power of two from %d to %d", value, DSR_MIN_PAGE_SIZE, DSR_MAX_PAGE_SIZE);
     }
-    if (strcmp(word, "key_span") == 0 && (number == 0 || number > BENCH_MAX_KEY_SPAN)) {
-        return fault(f, "key_span=%s: needed is a number from 1 to %d", value, BENCH_MAX_KEY_SPAN);
+    if ((field == &shape->key_span || field == &shape->query_span) && (number == 0 || number > BENCH_MAX_SPAN)) {
+        return fault(f, "%s=%s: needed is a number from 1 to %d", word, value, BENCH_MAX_SPAN);
     }
     if (strcmp(word, "wide") == 0 && (number == 0 || number > 100)) {
         return fault(f, "wide=%s: needed is a percentage from 1 to 100", value);
@@ -211,6 +221,9 @@ static int is_complete(const bench_shape *shape, shape_fault *f)
     }
     if (shape->key_span > 0 && shape->format != DSR_FORMAT_FP4) {
         return fault(f, "key_span: only keys in format=fp4 have one");
+    }
+    if (shape->query_span > 0 && shape->format != DSR_FORMAT_FP4) {
+        return fault(f, "query_span: only queries of keys in format=fp4 have one");
     }
     if (shape->wide > 0 && shape->key_span == 0) {
         return fault(f, "wide: needed is key_span=N");

@@ -10,14 +10,15 @@
  *   core       rows= context= [heads=64] [top_k=512]   compressors, indexer and attention of a ratio-4 layer
  * cache: format=bf16, fp4 (indexer, with queries on the FP4 grid) or fp8 (attention), and page=16, 32, 64, 128 or 256
  * for pages in random order; a pattern is in plain BF16. key_span=N, up to 30, for format=fp4: the scales of each key's
- * four blocks span N binades, in wide=P % of the keys (100), and are equal in the others and in queries. */
+ * four blocks span N binades, in wide=P % of the keys (100), and are equal in the others; query_span=N does the same
+ * for the blocks of each head of the queries, which are equal with key_span alone. */
 #ifndef DSROWS_BENCH_SHAPE_H
 #define DSROWS_BENCH_SHAPE_H
 
 #include "session.h"
 
 enum { BENCH_CORE_INDEX_HEADS = 64 }; /* of the indexer of op core */
-enum { BENCH_MAX_KEY_SPAN = 30 };
+enum { BENCH_MAX_SPAN = 30 };
 
 typedef enum bench_op {
     BENCH_INDEXER,
@@ -40,6 +41,7 @@ typedef struct bench_shape {
     uint32_t page;     /* 0: in one piece */
     uint32_t key_span; /* 0: not given */
     uint32_t wide;     /* percent of the keys that have it; 0: all */
+    uint32_t query_span;
     bench_pattern pattern;
     dsr_cache_format format;
 } bench_shape;

@@ -93,27 +93,28 @@ static void convert_cache(session *s, uint32_t dim, uint32_t n, dsr_view entries
     }
 }
 
-/* n keys whose blocks begin with their greatest value, 6 times a power of two; these lie shape->key_span binades apart
- * in wide keys, and are alike in others. */
-static dsr_view spanning_keys_view(generator *g, const bench_shape *shape, uint32_t n)
+/* n vectors of an index dimension on the FP4 grid, whose blocks begin with their greatest value, 6 times a power of
+ * two; these lie `span` binades apart in `wide` percent of the vectors, and are alike in the others. */
+static dsr_view spanning_view(generator *g, uint64_t n, uint32_t span, uint32_t wide)
 {
     enum { BLOCK = 32, N_BLOCKS = DSR_INDEX_DIM / BLOCK };
-    const uint32_t wide = shape->wide ? shape->wide : 100;
-    uint16_t *values = cli_allocate((size_t)n * DSR_INDEX_DIM * sizeof *values);
-    for (uint32_t t = 0; t < n; t++) {
+    static const float sizes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    uint16_t *values = cli_allocate(n * DSR_INDEX_DIM * sizeof *values);
+    for (uint64_t t = 0; t < n; t++) {
         const int is_wide = next_word(g) % 100 < wide;
         const uint32_t least = next_word(g) % N_BLOCKS,
                        greatest = (least + 1 + next_word(g) % (N_BLOCKS - 1)) % N_BLOCKS;
         for (uint32_t b = 0; b < N_BLOCKS; b++) {
-            const uint32_t drawn = next_word(g) % (shape->key_span + 1);
-            const uint32_t above = !is_wide || b == least ? 0 : b == greatest ? shape->key_span : drawn;
+            const uint32_t drawn = next_word(g) % (span + 1);
+            const uint32_t above = !is_wide || b == least ? 0 : b == greatest ? span : drawn;
             for (uint32_t i = 0; i < BLOCK; i++) {
-                const float x = i == 0 ? 6 : next_value(g);
-                values[((size_t)t * N_BLOCKS + b) * BLOCK + i] = bf16_round(x * (float)(1u << above));
+                const uint32_t code = i == 0 ? 7 : next_word(g) >> 28;
+                const float size = sizes[code & 7] * (float)(1u << above);
+                values[(t * N_BLOCKS + b) * BLOCK + i] = bf16_round(code & 8 ? -size : size);
             }
         }
     }
-    const dsr_view view = session_upload(g->s, values, (uint64_t)n * DSR_INDEX_DIM * sizeof *values, DSR_DTYPE_BF16);
+    const dsr_view view = session_upload(g->s, values, n * DSR_INDEX_DIM * sizeof *values, DSR_DTYPE_BF16);
     free(values);
     return view;
 }
@@ -121,8 +122,9 @@ static dsr_view spanning_keys_view(generator *g, const bench_shape *shape, uint3
 /* n random entries in the shape's format. */
 static bench_cache random_cache(generator *g, const bench_shape *shape, uint32_t dim, uint32_t n)
 {
-    bench_cache cache = {
-        shape->key_span ? spanning_keys_view(g, shape, n) : random_view(g, (uint64_t)n * dim, DSR_DTYPE_BF16, 1), {0}};
+    bench_cache cache = {shape->key_span ? spanning_view(g, n, shape->key_span, shape->wide ? shape->wide : 100)
+                                         : random_view(g, (uint64_t)n * dim, DSR_DTYPE_BF16, 1),
+                         {0}};
     const dsr_view entries = cache.view;
     const uint32_t page_size = shape->page ? shape->page : n;
     const uint32_t n_pages = (n - 1) / page_size + 1;
@@ -154,25 +156,11 @@ static void quantise_queries(session *s, dsr_view q, uint64_t n_vectors)
     }
 }
 
-/* n values on the FP4 grid whose blocks have one scale, so that keys alone decide on how far scales lie apart. */
-static dsr_view grid_view(generator *g, uint64_t n)
-{
-    static const float sizes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-    uint16_t *values = cli_allocate(n * sizeof *values);
-    for (uint64_t i = 0; i < n; i++) {
-        const uint32_t code = next_word(g) >> 28;
-        values[i] = bf16_round(code & 8 ? -sizes[code & 7] : sizes[code & 7]);
-    }
-    const dsr_view view = session_upload(g->s, values, n * sizeof *values, DSR_DTYPE_BF16);
-    free(values);
-    return view;
-}
-
 /* Queries of random rows. */
 static dsr_view queries_view(generator *g, const bench_shape *shape, uint64_t n_vectors)
 {
-    if (shape->key_span > 0) {
-        return grid_view(g, n_vectors * DSR_INDEX_DIM);
+    if (shape->key_span > 0 || shape->query_span > 0) {
+        return spanning_view(g, n_vectors, shape->query_span, 100);
     }
     const dsr_view q = random_view(g, n_vectors * DSR_INDEX_DIM, DSR_DTYPE_BF16, 1);
     if (shape->format == DSR_FORMAT_FP4) {

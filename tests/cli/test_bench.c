@@ -64,6 +64,8 @@ static void bench_says_what_is_no_shape(void **state)
         {"indexer rows=1 context=256 format=fp4 wide=10", "wide: needed is key_span=N"},
         {"indexer rows=1 context=256 format=fp4 key_span=9 wide=101", "wide=101: needed is a percentage from 1 to 100"},
         {"flash rows=1 width=64 key_span=9", "key_span: op flash takes none"},
+        {"indexer rows=1 context=256 query_span=9", "query_span: only queries of keys in format=fp4 have one"},
+        {"indexer rows=1 context=256 format=fp4 query_span=31", "query_span=31: needed is a number from 1 to 30"},
         {"core rows=1 context=256 heads=32", "sparse-attention: n_heads must be 64 or 128, got 32"},
         {"indexer rows=1 context=256 top_k=0", "top_k=0: the library would take its default"},
         {"indexer rows=1 context=256 top_k=2080", "indexer: top_k must be a multiple of 32 up to 2048, got 2080"},
@@ -227,7 +229,7 @@ static void bench_times_caches(void **state)
     (void)state;
     command_write_text("caches.txt", "indexer rows=2 context=256 format=fp4\n"
                                      "indexer rows=1 context=256 format=fp4 page=16\n"
-                                     "indexer rows=1 context=256 format=fp4 key_span=9\n"
+                                     "indexer rows=1 context=256 format=fp4 key_span=5 query_span=4\n"
                                      "indexer rows=2 context=256 format=fp4 page=16 key_span=14 wide=10\n"
                                      "two-pass rows=2 width=64 format=fp8 page=64\n"
                                      "flash rows=1 width=64 format=fp8\n"

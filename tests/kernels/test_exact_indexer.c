@@ -44,6 +44,10 @@ static const row_kind kinds[] = {
     {.q_span = 5, .key_span = 9, .zero_blocks = 1},
     {.q_span = 9, .key_span = 14, .largest = 1},
     {.q_span = 1, .key_span = 1, .tiny_weights = 1},
+    {.q_span = 4, .key_span = 5},
+    {.q_span = 6, .key_span = 3, .zero_blocks = 1},
+    {.q_span = 9},
+    {.q_span = 9, .largest = 1},
 };
 
 static uint16_t *grid_query(random_stream *random, size_t n, const row_kind *kind)
@@ -173,14 +177,23 @@ static void bits_of_the_chain(const dsri_cpu_kernel *kernel, uint64_t n_seeds)
     }
 }
 
-/* Heads of multiples of 2^spare up to 127 in eighths; `largest`: all of them the largest one. */
-static uint16_t *integer_queries(random_stream *random, size_t n, uint32_t spare, int largest)
+/* What heads of n_bits bits in eighths are made of: numbers of 7 or 8 bits, of which the greatest reaches n_bits, and
+ * the least multiple of 2^spare is one. `largest`: all others are the greatest. */
+static uint16_t *integer_queries(random_stream *random, size_t n, uint32_t n_bits, uint32_t spare, int largest)
 {
+    const uint32_t greatest_shift = n_bits > 8 ? n_bits - 8 : 0, most = 0xffu >> (n_bits > 8 ? 0 : 8 - n_bits);
     uint16_t *q = new_array(n * sizeof *q);
     for (size_t i = 0; i < n; i++) {
-        const uint32_t most = 127u >> spare;
-        const uint32_t a = (largest || i % DSRI_INDEX_DIM == 1 ? most : random_below(random, most + 1)) << spare;
-        q[i] = ref_bf16_from_f32((random_one_in(random, 2) && !largest ? -1.0f : 1.0f) * ldexpf((float)a, -3));
+        const size_t feature = i % DSRI_INDEX_DIM;
+        uint32_t a = most << greatest_shift >> spare;
+        if (feature == 3 && n_bits > 7) {
+            a = 1;
+        } else if (!largest && feature != 1) {
+            const uint32_t shift = n_bits > 8 ? random_between(random, 0, greatest_shift - spare) : 0;
+            a = random_below(random, (n_bits > 8 ? most : most >> spare) + 1) << shift;
+        }
+        q[i] =
+            ref_bf16_from_f32((random_one_in(random, 2) && !largest ? -1.0f : 1.0f) * ldexpf((float)(a << spare), -3));
     }
     return q;
 }
@@ -222,8 +235,8 @@ static int has_chain_query(const dsri_worker_memory *memory, const uint16_t *q)
     return 0;
 }
 
-static void check_span(const dsri_cpu_kernel *kernel, random_stream *random, int least, uint32_t span, uint32_t spare,
-                       int largest)
+static void check_span(const dsri_cpu_kernel *kernel, random_stream *random, int least, uint32_t span, uint32_t n_bits,
+                       uint32_t spare, int largest)
 {
     enum { N_KEYS = 52, LEAST_SCALE = 127 - 39, GREATEST_SCALE = 127 + 40 };
     static dsri_worker_memory memory;
@@ -236,15 +249,16 @@ static void check_span(const dsri_cpu_kernel *kernel, random_stream *random, int
     plan.top_k = 32;
     *row = (dsri_indexer_row_plan){.n_queries = 1, .kv_len = N_KEYS, .ratio = 1, .start_pos = N_KEYS - 1};
     row->keys = cache_of(spanning_keys(random, N_KEYS, least, span, largest), N_KEYS);
-    row->q = integer_queries(random, (size_t)plan.n_heads * DSRI_INDEX_DIM, spare, largest);
+    row->q = integer_queries(random, (size_t)plan.n_heads * DSRI_INDEX_DIM, n_bits, spare, largest);
     row->weights = new_f32(random, PATTERN_NORMAL, 0.1f, plan.n_heads);
     add_results(&plan, row);
     run_kernel_in(&memory, kernel, &plan, random);
     check_row(kernel, &plan, row);
-    const int is_exact = span <= 6 + spare && least >= LEAST_SCALE && least + (int)span <= GREATEST_SCALE;
+    const int is_exact =
+        span <= (n_bits == 7 ? 6 : 0) + spare && least >= LEAST_SCALE && least + (int)span <= GREATEST_SCALE;
     if (has_chain_query(&memory, row->q) == is_exact) {
-        fail_msg("scales from %d on, %u binades, queries of multiples of 2^%u: the chain is %s", least, span, spare,
-                 is_exact ? "taken" : "not taken");
+        fail_msg("scales from %d on, %u binades, queries of %u bits, multiples of 2^%u: the chain is %s", least, span,
+                 n_bits, spare, is_exact ? "taken" : "not taken");
     }
     drop_arrays();
 }
@@ -258,8 +272,11 @@ static void spans(const dsri_cpu_kernel *kernel)
         const uint32_t span = all[i / 8], spare = i / 2 % 4;
         const int s = (int)span, least[] = {SCALE_ONE, 88, 87, 167 - s, 168 - s, 0, 254 - s};
         for (uint32_t k = 0; k < COUNT_OF(least); k++) {
-            check_span(kernel, &random, least[k], span, spare, (int)(i % 2));
+            check_span(kernel, &random, least[k], span, 7, spare, (int)(i % 2));
         }
+    }
+    for (uint32_t i = 0; i < COUNT_OF(all) * 5 * 2; i++) {
+        check_span(kernel, &random, i % 3 ? SCALE_ONE : 88, all[i / 10], 13, i / 2 % 5, (int)(i % 2));
     }
 }
 

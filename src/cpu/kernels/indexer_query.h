@@ -30,8 +30,8 @@ static inline uint64_t causal_keys(const dsri_indexer_row_plan *row, uint32_t i)
     return ((uint64_t)row->start_pos + i + 1) / row->ratio;
 }
 
-/* Room for the packed query, and for the query as bytes: 64 bytes, and 136 per head (src/cpu/kernels/exact). */
-enum { PACKED_Q_BYTES = MAX_HEADS * DSRI_INDEX_DIM * sizeof(float), EXACT_Q_BYTES = 64 + MAX_HEADS * 136 };
+/* Room for the packed query, and for the query as bytes: 64 bytes, and 268 per head (src/cpu/kernels/exact). */
+enum { PACKED_Q_BYTES = MAX_HEADS * DSRI_INDEX_DIM * sizeof(float), EXACT_Q_BYTES = 64 + MAX_HEADS * 268 };
 
 _Static_assert(PACKED_Q_BYTES + EXACT_Q_BYTES <= DSRI_KEPT_BYTES, "room");
 

@@ -18,8 +18,12 @@ static void score_integer_block(const query *x, const integer_query *y, uint32_t
     const uint32_t n_blocks = (n + DSRI_SCORE_BLOCK - 1) / DSRI_SCORE_BLOCK;
     integer_panel panels[MAX_PANELS];
     for (uint32_t i = 0; i < n_panels; i++) {
-        panels[i] = (integer_panel){y->words + (size_t)i * QUERY_WORDS * width, y->sums + i * VF_LANES,
-                                    y->weights + i * VF_LANES, n_panels * VF_LANES};
+        panels[i] = (integer_panel){y->words + (size_t)i * QUERY_WORDS * width,
+                                    y->sums + i * VF_LANES,
+                                    y->weights + i * VF_LANES,
+                                    n_panels * VF_LANES,
+                                    (int)*y->n_layers,
+                                    n_heads};
     }
     add_integer_heads(panels, n_panels, n_heads, s, block, next);
     for (uint32_t i = 0; n_panels == 2 && i < n * VF_LANES; i += VF_LANES) {
@@ -47,14 +51,14 @@ static void score_packed_keys(const dsri_indexer_row_plan *row, const query *x, 
     const uint64_t end = keys.end < x->n_causal ? keys.end : x->n_causal;
     uint64_t t = keys.first;
     integer_block *block = &s->blocks[0], *other = &s->blocks[1];
-    if (*y.key_span && t < end) {
+    if (*y.n_layers && t < end) {
         key_loading loading = loading_of(&row->keys, t, end, x->n_causal, block);
         load_last_keys(&loading);
     }
-    while (*y.key_span && t < end) {
+    while (*y.n_layers && t < end) {
         const uint64_t next = t + block->n;
         key_loading loading = loading_of(&row->keys, next, end, x->n_causal, other);
-        if (block->span <= *y.key_span) {
+        if (greatest_span(block) <= *y.key_span) {
             score_integer_block(x, &y, n_heads, t, block, &loading, s);
         } else {
             if (!is_packed) {

@@ -19,9 +19,18 @@ enum {
 typedef struct integer_block {
     _Alignas(64) uint8_t keys[MAX_LAYERS][LAYER_BYTES]; /* from the second on only where span asks for it */
     float units[INTEGER_KEYS];
+    uint32_t narrow_spans[VF_LANES]; /* the greatest of keys that came 16 at once, in every byte */
     uint32_t n;
-    uint32_t span; /* the greatest of a key; NO_KEY_SPAN: some key is of another kind, and the bytes mean nothing */
+    uint32_t span; /* the greatest of other keys; NO_KEY_SPAN: one is of another kind, and the bytes mean nothing */
 } integer_block;
+
+_Static_assert(QUERY_LAYER_BITS % LAYER_BINADES == 0, "levels");
+
+static inline uint32_t greatest_span(const integer_block *b)
+{
+    const uint32_t narrow = _mm512_reduce_max_epu32(vi_load(b->narrow_spans)) & 0xff;
+    return b->span > narrow ? b->span : narrow;
+}
 
 static inline int layers_of(const integer_block *b)
 {
@@ -50,7 +59,16 @@ typedef struct integer_panel {
     const int32_t *query_sums; /* of the first vector of heads, the next ones vector_step on, as weights */
     const float *weights;
     uint32_t vector_step;
+    int n_layers; /* words of the second lie QUERY_WORDS * n_heads on, and its sums n_heads */
+    uint32_t n_heads;
 } integer_panel;
+
+/* A product of layer `key` of the keys with layer `query` of the query counts 2^(LAYER_BINADES * level_of(key, query)).
+ */
+static inline int level_of(int key_layer, int query_layer)
+{
+    return key_layer + query_layer * (QUERY_LAYER_BITS / LAYER_BINADES);
+}
 
 /* A block on its way from the cache. */
 typedef struct key_loading {
@@ -66,6 +84,7 @@ static inline key_loading loading_of(const dsri_cache *cache, uint64_t first, ui
 {
     block->n = end - first < INTEGER_KEYS ? (uint32_t)(end - first) : INTEGER_KEYS;
     block->span = 0;
+    vi_store(block->narrow_spans, _mm512_setzero_si512());
     return (key_loading){cache, first, prefetch_end, 0, block};
 }
 
@@ -98,7 +117,8 @@ static inline void load_key_group(key_loading *l)
     if (t + INTEGER_KEYS < l->prefetch_end) {
         prefetch_integer_keys(l->cache, t + INTEGER_KEYS);
     }
-    if (!load_narrow_keys(l->cache, t, n, KEY_BIAS, b->keys[0] + l->done * DSRI_INDEX_DIM, b->units + l->done)) {
+    if (!load_narrow_keys(l->cache, t, n, KEY_BIAS, b->keys[0] + l->done * DSRI_INDEX_DIM, b->units + l->done,
+                          b->narrow_spans)) {
         load_wide_keys(l, n);
     }
     l->done += n;

@@ -10,21 +10,23 @@ static inline void add_byte_dots(vi *sum, vi unsigned_bytes, vi signed_bytes)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(unsigned_bytes), "v"(signed_bytes));
 }
 
-/* What the sum of a vector of heads starts with: the bytes of the keys are KEY_BIAS too large. */
-static inline vi start_of_heads(const integer_panel *p, int v)
+/* What a product with a vector of heads begins with: the bytes of the keys are KEY_BIAS too large. */
+static inline vi start_of_heads(const integer_panel *p, int layer, int v)
 {
-    const vi query_sum = vi_load((const void *)(p->query_sums + (uint32_t)v * p->vector_step));
-    return vi_sub(_mm512_setzero_si512(), vi_shl(query_sum, 7));
+    const int32_t *sums = p->query_sums + (uint32_t)layer * p->n_heads;
+    return vi_sub(_mm512_setzero_si512(), vi_shl(vi_load((const void *)(sums + (uint32_t)v * p->vector_step)), 7));
 }
 
+/* Products with a layer of the query. */
 static inline __attribute__((always_inline)) void add_layer(int n_keys, int n_vectors, const uint8_t *keys,
-                                                            const integer_panel *p, vi acc[TILE_KEYS][4])
+                                                            const integer_panel *p, int layer, vi acc[TILE_KEYS][4])
 {
+    const uint32_t *const words = p->words + (size_t)layer * p->n_heads * QUERY_WORDS;
     for (int g = 0; g < QUERY_WORDS; g++) {
         vi q[4];
         VEC_UNROLL
         for (int v = 0; v < n_vectors; v++) {
-            q[v] = vi_load(p->words + (g * n_vectors + v) * VF_LANES);
+            q[v] = vi_load(words + (g * n_vectors + v) * VF_LANES);
         }
         VEC_UNROLL
         for (int j = 0; j < n_keys; j++) {
@@ -39,32 +41,54 @@ static inline __attribute__((always_inline)) void add_layer(int n_keys, int n_ve
     }
 }
 
-/* sums of n_keys keys, their layers from the last one down. */
+/* What is there of higher levels, times 2^LAYER_BINADES, and the products of this one. */
+static inline __attribute__((always_inline)) void add_level(int n_keys, int n_vectors, const uint8_t *keys,
+                                                            int n_layers, int level, const integer_panel *p,
+                                                            vi acc[TILE_KEYS][4])
+{
+    VEC_UNROLL
+    for (int v = 0; v < n_vectors; v++) {
+        VEC_UNROLL
+        for (int j = 0; j < n_keys; j++) {
+            acc[j][v] = vi_shl(acc[j][v], LAYER_BINADES);
+        }
+    }
+    for (int layer = 0; layer < p->n_layers; layer++) {
+        const int key_layer = level - level_of(0, layer);
+        if (key_layer < 0 || key_layer >= n_layers) {
+            continue;
+        }
+        VEC_UNROLL
+        for (int v = 0; v < n_vectors; v++) {
+            const vi start = start_of_heads(p, layer, v);
+            VEC_UNROLL
+            for (int j = 0; j < n_keys; j++) {
+                acc[j][v] = vi_add(acc[j][v], start);
+            }
+        }
+        add_layer(n_keys, n_vectors, keys + key_layer * LAYER_BYTES, p, layer, acc);
+    }
+}
+
+/* sums of n_keys keys, from the highest level down, which is one product. */
 static inline __attribute__((always_inline)) void score_keys_of_tile(int n_keys, int n_vectors, const uint8_t *keys,
                                                                      int n_layers, const integer_panel *p, float *sums)
 {
+    const int last = p->n_layers - 1;
     vi acc[TILE_KEYS][4];
     vf dots[TILE_KEYS][4];
     VEC_UNROLL
     for (int v = 0; v < n_vectors; v++) {
-        const vi start = start_of_heads(p, v);
+        const vi start = start_of_heads(p, last, v);
         VEC_UNROLL
         for (int j = 0; j < n_keys; j++) {
             acc[j][v] = start;
         }
     }
-    for (int layer = n_layers - 1; layer > 0; layer--) {
-        add_layer(n_keys, n_vectors, keys + layer * LAYER_BYTES, p, acc);
-        VEC_UNROLL
-        for (int v = 0; v < n_vectors; v++) {
-            const vi start = start_of_heads(p, v);
-            VEC_UNROLL
-            for (int j = 0; j < n_keys; j++) {
-                acc[j][v] = vi_add(vi_shl(acc[j][v], LAYER_BINADES), start);
-            }
-        }
+    add_layer(n_keys, n_vectors, keys + (n_layers - 1) * LAYER_BYTES, p, last, acc);
+    for (int level = level_of(n_layers - 1, last) - 1; level >= 0; level--) {
+        add_level(n_keys, n_vectors, keys, n_layers, level, p, acc);
     }
-    add_layer(n_keys, n_vectors, keys, p, acc);
     VEC_UNROLL
     for (int j = 0; j < n_keys; j++) {
         VEC_UNROLL

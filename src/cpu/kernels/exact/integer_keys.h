@@ -132,9 +132,11 @@ static inline void prefetch_integer_keys(const dsri_cache *cache, uint64_t t)
     }
 }
 
-/* Keys [t, + n), t a multiple of 16 and n at most 16: all of one page. to [n][128], units [16]. What each is, is seen
- * for all at once. 0, and nothing is written, where one may have more than one layer or be of another kind. */
-static inline int load_narrow_keys(const dsri_cache *cache, uint64_t t, uint32_t n, int bias, uint8_t *to, float *units)
+/* Keys [t, + n), t a multiple of 16 and n at most 16: all of one page. to [n][128], units [16], spans: greatest of what
+ * was there and those of the keys, four bytes each. What each is, is seen for all at once. 0, and nothing is written,
+ * where one may have more than one layer or be of another kind. */
+static inline int load_narrow_keys(const dsri_cache *cache, uint64_t t, uint32_t n, int bias, uint8_t *to, float *units,
+                                   uint32_t spans[VF_LANES])
 {
     static const int8_t tables[LAYER_BINADES][16]
         __attribute__((aligned(64))) = {INTEGER_CODES(0), INTEGER_CODES(1), INTEGER_CODES(2), INTEGER_CODES(3)};
@@ -153,13 +155,14 @@ static inline int load_narrow_keys(const dsri_cache *cache, uint64_t t, uint32_t
     least = _mm512_min_epu8(least, _mm512_rol_epi32(least, 16));
     greatest = _mm512_max_epu8(greatest, _mm512_rol_epi32(greatest, 16));
     enum { MAX_LEAST = MAX_KEY_SCALE - LAYER_BINADES + 1 };
-    const __mmask64 is_narrow =
-        _mm512_cmplt_epu8_mask(_mm512_sub_epi8(greatest, least), _mm512_set1_epi8(LAYER_BINADES));
+    const vi span = _mm512_sub_epi8(greatest, least);
+    const __mmask64 is_narrow = _mm512_cmplt_epu8_mask(span, _mm512_set1_epi8(LAYER_BINADES));
     const __mmask64 is_usual = _mm512_cmple_epu8_mask(_mm512_sub_epi8(least, _mm512_set1_epi8(MIN_KEY_SCALE)),
                                                       _mm512_set1_epi8((char)(MAX_LEAST - MIN_KEY_SCALE)));
     if ((is_narrow & is_usual) != UINT64_MAX) {
         return 0;
     }
+    vi_store(spans, _mm512_max_epu32(vi_load(spans), span));
     /* A code is twice its value. */
     vi_store((void *)units, vi_shl(vi_sub(vi_and(least, vi_set1(0xff)), vi_set1(1)), 23));
     const vi above = _mm512_sub_epi8(scales, least);

@@ -116,19 +116,29 @@ static inline __attribute__((always_inline)) void run_steps(int n_vectors, const
     weigh_keys(n_vectors, p.in_tiles, 0, TILE_ROWS);
 }
 
-/* A step whose keys have several layers, by itself: its dots by layer, from the last one down. */
+/* A step whose keys or whose query have several layers, by itself: products by level, from the highest one down. */
 static inline __attribute__((always_inline)) void run_wide_step(int n_vectors, const integer_step *s, int n_layers,
                                                                 int32_t *layer_dots, key_loading *next)
 {
     const int n_dots = TILE_ROWS * n_vectors * VF_LANES;
     memset(s->dots, 0, (size_t)n_dots * sizeof *s->dots);
-    for (int layer = n_layers - 1; layer >= 0; layer--) {
-        const integer_step part = {s->panel, s->keys + layer * LAYER_BYTES, layer_dots, NULL};
-        multiply_step(n_vectors, &part, (step_pipeline){NULL, NULL, next});
-        store_dots(n_vectors, &part);
-        for (int i = 0; i < n_dots; i += VF_LANES) {
-            const vi above = vi_shl(vi_load((const void *)(s->dots + i)), LAYER_BINADES);
-            vi_store((void *)(s->dots + i), vi_add(above, vi_load((const void *)(layer_dots + i))));
+    int shift = 0; /* that is due to what is there */
+    for (int level = level_of(n_layers - 1, s->panel->n_layers - 1); level >= 0; level--, shift += LAYER_BINADES) {
+        for (int query_layer = 0; query_layer < s->panel->n_layers; query_layer++) {
+            const int key_layer = level - level_of(0, query_layer);
+            if (key_layer < 0 || key_layer >= n_layers) {
+                continue;
+            }
+            integer_panel panel = *s->panel;
+            panel.words += (size_t)((uint32_t)query_layer * panel.n_heads) * QUERY_WORDS;
+            const integer_step part = {&panel, s->keys + key_layer * LAYER_BYTES, layer_dots, NULL};
+            multiply_step(n_vectors, &part, (step_pipeline){NULL, NULL, next});
+            store_dots(n_vectors, &part);
+            for (int i = 0; i < n_dots; i += VF_LANES) {
+                const vi above = _mm512_slli_epi32(vi_load((const void *)(s->dots + i)), (unsigned)shift);
+                vi_store((void *)(s->dots + i), vi_add(above, vi_load((const void *)(layer_dots + i))));
+            }
+            shift = 0;
         }
     }
     weigh_keys(n_vectors, s, 0, TILE_ROWS);
@@ -156,7 +166,7 @@ static void add_integer_heads(const integer_panel *panels, uint32_t n_panels, ui
         steps[i] = (integer_step){panels + i / n_groups, block->keys[0] + first * DSRI_INDEX_DIM, s->dots[i % 2],
                                   s->sums[i / n_groups] + first * VF_LANES};
     }
-    if (layers_of(block) > 1) {
+    if (layers_of(block) > 1 || panels->n_layers > 1) {
         run_wide_steps(panel_vectors(n_heads), steps, n_panels * n_groups, s, layers_of(block), next);
     } else if (panel_vectors(n_heads) == 4) {
         run_steps(4, steps, n_panels * n_groups, next);
