@@ -673,6 +673,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     att_joined joined = {0.0f, 1.0f, false};
     float values[HEADS] = {}, sums[HEADS] = {};
     prepare(shared);
+    if (threadIdx.x == 0) {
+        shared_barrier_init(&shared.statistics_are_here, HEADS);
+        shared_barrier_init(&shared.values_are_here, BLOCK_THREADS);
+        shared_barriers_ready();
+    }
     __syncthreads();
     wait_for_prior_launch();
     if (joins)
@@ -697,10 +702,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     if (joins) {
         joined.is_bad = joined.is_bad || shared.is_bad;
         shared.scale[lane] = final_factor(joined);
+        shared_barrier_arrive(&shared.statistics_are_here); /* racecheck, as in send_parts() */
     }
-    __syncthreads();
+    shared_barrier_wait(&shared.statistics_are_here, 0);
     stage_outputs<HEADS>(sums, shared);
-    __syncthreads();
+    shared_barrier_arrive(&shared.values_are_here);
+    shared_barrier_wait(&shared.values_are_here, 0);
     write_staged<HEADS>(shared.kv[0], at.output + (uint64_t)first_head * DSRI_HEAD_DIM);
 }
 
