@@ -297,5 +297,10 @@ dsr_status dsri_cuda_run(dsri_cuda_encoder *encoder, const dsri_wave *waves, uin
     encoder->in_flight = 1;
     if (encoder->stream == encoder->own_stream)
         return DSR_OK;
-    return dsri_cuda_check(device, device->driver.cuEventRecord(encoder->done, encoder->stream), "cuEventRecord");
+    status = dsri_cuda_check(device, device->driver.cuEventRecord(encoder->done, encoder->stream), "cuEventRecord");
+    if (status != DSR_OK) { /* nothing could wait for these kernels later */
+        (void)device->driver.cuStreamSynchronize(encoder->stream);
+        encoder->in_flight = 0;
+    }
+    return status;
 }

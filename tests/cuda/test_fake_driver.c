@@ -448,6 +448,31 @@ static void test_a_capturing_stream_gets_the_kernels(void **state)
     close_work(&w);
 }
 
+/* Kernels that were launched although the run failed are done when it returns: their memory may go then. */
+static void test_a_failed_run_leaves_nothing_running(void **state)
+{
+    (void)state;
+    skip_unless_built();
+    work w;
+    int stream;
+    uint32_t n_launched = 0;
+    dsr_status status = run_all(&w);
+    assert_int_equal(status, DSR_OK);
+    assert_int_equal(dsr_encoder_set_stream(w.encoder, &stream), DSR_OK);
+    fake->fail_with = 1;
+    for (uint32_t i = 1; i == 1 || status != DSR_OK; i++) {
+        const uint32_t n_launches = fake->n_launches, n_waits = fake->n_waits;
+        fake->fail_at = fake->n_calls + i;
+        status = dsr_encoder_replay(w.encoder);
+        if (status != DSR_OK && fake->n_launches > n_launches) {
+            assert_int_equal(fake->n_waits, n_waits + 1);
+            n_launched++;
+        }
+    }
+    assert_int_equal(n_launched, 1);
+    close_work(&w);
+}
+
 static void test_every_driver_call_may_fail(void **state)
 {
     (void)state;
@@ -648,6 +673,7 @@ int main(void)
         cmocka_unit_test_setup(test_rotations_follow_attention, reset_fake),
         cmocka_unit_test_setup(test_early_launches, reset_fake),
         cmocka_unit_test_setup(test_a_capturing_stream_gets_the_kernels, reset_fake),
+        cmocka_unit_test_setup(test_a_failed_run_leaves_nothing_running, reset_fake),
         cmocka_unit_test_setup(test_every_driver_call_may_fail, reset_fake),
         cmocka_unit_test_setup(test_a_lost_device_stays_lost, reset_fake),
         cmocka_unit_test_setup(test_no_driver_is_a_status, reset_fake),
