@@ -23,6 +23,7 @@ DSRI_ROW_OPS(DECLARE_KERNEL, amxbf16)
 #endif
 #ifdef DSRI_HAVE_AVX512VNNI
 DSRI_EXACT_OPS(DECLARE_KERNEL, avx512vnni)
+DSRI_EXACT_CHAIN_OPS(DECLARE_KERNEL, avx512vnni)
 #endif
 #ifdef DSRI_HAVE_AMXINT8
 DSRI_EXACT_OPS(DECLARE_KERNEL, amxint8)
@@ -37,30 +38,33 @@ typedef struct kernel_line {
 #define AVX512BF16_LINE(symbol, unit) {&dsri_kernel_##symbol##__##unit, DSRI_CPU_FAST_AVX512_BF16},
 #define AMXBF16_LINE(symbol, unit)    {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AMX_BF16},
 #define AVX512VNNI_LINE(symbol, unit) {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AVX512_VNNI},
-#define AMXINT8_LINE(symbol, unit)    {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AMX_INT8},
+#define AVX512VNNI_BF16_LINE(symbol, unit)                                                                             \
+    {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AVX512_VNNI | DSRI_CPU_FAST_AVX512_BF16},
+#define AMXINT8_LINE(symbol, unit) {&dsri_kernel_##symbol##__##unit, DSRI_CPU_AMX_INT8},
 
-static const kernel_line lines[] = {DSRI_ALL_OPS(KERNEL_LINE, scalar)
+static const kernel_line lines[] = {
+    DSRI_ALL_OPS(KERNEL_LINE, scalar)
 #ifdef DSRI_HAVE_AVX2
-                                        DSRI_ALL_OPS(KERNEL_LINE, avx2)
+        DSRI_ALL_OPS(KERNEL_LINE, avx2)
 #endif
 #ifdef DSRI_HAVE_AVX512
-                                            DSRI_ALL_OPS(KERNEL_LINE, avx512)
+            DSRI_ALL_OPS(KERNEL_LINE, avx512)
 #endif
 #ifdef DSRI_HAVE_NEON
-                                                DSRI_ALL_OPS(KERNEL_LINE, neon)
+                DSRI_ALL_OPS(KERNEL_LINE, neon)
 #endif
 #ifdef DSRI_HAVE_AVX512BF16
-                                                    DSRI_CHAIN_OPS(AVX512BF16_LINE, avx512bf16)
-                                                        DSRI_ROW_OPS(AVX512BF16_LINE, avx512bf16)
+                    DSRI_CHAIN_OPS(AVX512BF16_LINE, avx512bf16) DSRI_ROW_OPS(AVX512BF16_LINE, avx512bf16)
 #endif
 #ifdef DSRI_HAVE_AMXBF16
-                                                            DSRI_ROW_OPS(AMXBF16_LINE, amxbf16)
+                        DSRI_ROW_OPS(AMXBF16_LINE, amxbf16)
 #endif
 #ifdef DSRI_HAVE_AVX512VNNI
-                                                                DSRI_EXACT_OPS(AVX512VNNI_LINE, avx512vnni)
+                            DSRI_EXACT_OPS(AVX512VNNI_LINE, avx512vnni)
+                                DSRI_EXACT_CHAIN_OPS(AVX512VNNI_BF16_LINE, avx512vnni)
 #endif
 #ifdef DSRI_HAVE_AMXINT8
-                                                                    DSRI_EXACT_OPS(AMXINT8_LINE, amxint8)
+                                    DSRI_EXACT_OPS(AMXINT8_LINE, amxint8)
 #endif
 };
 

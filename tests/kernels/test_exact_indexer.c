@@ -16,6 +16,7 @@
 #if defined(DSRI_HAVE_AVX512VNNI)
 
 extern const dsri_cpu_kernel dsri_kernel_indexer__avx512vnni;
+extern const dsri_cpu_kernel dsri_kernel_indexer_chains__avx512vnni;
 extern const dsri_cpu_kernel dsri_kernel_indexer__amxint8;
 extern const dsri_cpu_kernel dsri_kernel_indexer__amxemulated;
 
@@ -295,6 +296,16 @@ static void vnni(void **state)
     check_kernel(&dsri_kernel_indexer__avx512vnni, 150);
 }
 
+static void vnni_beside_bf16(void **state)
+{
+    const uint32_t needed = DSRI_CPU_AVX512_VNNI | DSRI_CPU_AVX512_BF16;
+    (void)state;
+    if ((dsri_cpu_features() & needed) != needed) {
+        skip();
+    }
+    bits_of_the_chain(&dsri_kernel_indexer_chains__avx512vnni, 300);
+}
+
 static void amx(void **state)
 {
     (void)state;
@@ -312,8 +323,8 @@ static void amx_on_emulated_tiles(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(vnni), cmocka_unit_test(amx),
-                                       cmocka_unit_test(amx_on_emulated_tiles)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(vnni), cmocka_unit_test(vnni_beside_bf16),
+                                       cmocka_unit_test(amx), cmocka_unit_test(amx_on_emulated_tiles)};
     return dsr_isa_available(DSR_ISA_AVX512) ? cmocka_run_group_tests(tests, open_memory, close_memory) : 77;
 }
 

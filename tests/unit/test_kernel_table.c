@@ -89,6 +89,21 @@ static void test_slow_units(void **state)
     }
 }
 
+/* Data that byte units do not serve goes to the faster chain. */
+static void test_chains_beside_byte_units(void **state)
+{
+    const uint32_t features = dsri_isa_features(DSR_ISA_AVX512) | DSRI_CPU_AVX512_VNNI;
+    (void)state;
+    if (!(dsri_built_isas() >> DSR_ISA_AVX512 & 1))
+        return;
+    for (int fast = 0; fast < 2; fast++) {
+        const dsri_candidates found = dsri_find_candidates(DSRI_OP_INDEXER, DSR_ISA_AVX512, DSR_EXACT_DEVICE,
+                                                           features | (fast ? DSRI_CPU_FAST_AVX512_BF16 : 0));
+        assert_string_equal(found.kernels[0]->phase_names[0],
+                            fast ? "dsr_indexer_scores_fp4__avx512vnni_bf16" : "dsr_indexer_scores_fp4__avx512vnni");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -96,6 +111,7 @@ int main(void)
         cmocka_unit_test(test_nothing_for_callers_kernels),
         cmocka_unit_test(test_row_exact_contexts),
         cmocka_unit_test(test_slow_units),
+        cmocka_unit_test(test_chains_beside_byte_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Lightning indexer over FP4 keys, device-exact, on units that multiply bytes: where query and keys are small integers
  * times powers of two, which the official rounding makes them, their dot products are exact in any order. Blocks with
- * any other key, and queries of another kind, take the chain. Tasks and selection are those of the chain's kernel. */
+ * any other key, and queries of another kind, take the chain. Where AVX512-BF16 adds up the chain, that takes less than
+ * keys of several layers do, and these take it, too. Tasks and selection are those of the chain's kernel. */
 #include "cpu/kernels/exact/exact_unit.h"
 #if DSRI_EXACT_IS_AMX
 #include "cpu/kernels/exact/integer_tiles.h"
@@ -39,33 +40,48 @@ static void score_integer_block(const query *x, const integer_query *y, uint32_t
     memcpy(maxima, s->maxima, n_blocks * sizeof *maxima);
 }
 
+static void score_by_f32(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, uint64_t first,
+                         uint64_t end, void *scratch)
+{
+    score_keys(row, x, n_heads, first, end, scratch);
+}
+
+static const indexer_fallback f32_chain = {.pack = pack_query, .score = score_by_f32};
+
+/* The span of keys up to which bytes take less than the chain. */
+static uint32_t max_span_beside(const indexer_fallback *chain)
+{
+    return chain == &f32_chain ? MAX_QUERY_KEY_SPAN : LAYER_BINADES - 1;
+}
+
 /* Scores first..end - 1 of a query: -inf from n_causal on. first is a multiple of DSRI_SCORE_BLOCK. The chain's query,
  * if bytes hold it, too, is packed where the first block of keys needs it. */
 static void score_packed_keys(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, key_range keys,
-                              integer_scratch *s)
+                              const indexer_fallback *chain, integer_scratch *s)
 {
     const integer_query y = integer_query_of(x, n_heads);
-    query chain = *x;
+    query chain_query = *x;
     int is_packed = 0;
-    chain.packed_q = s->packed_q;
+    chain_query.packed_q = s->packed_q;
     const uint64_t end = keys.end < x->n_causal ? keys.end : x->n_causal;
+    const uint32_t max_span = max_span_beside(chain) < *y.key_span ? max_span_beside(chain) : *y.key_span;
     uint64_t t = keys.first;
     integer_block *block = &s->blocks[0], *other = &s->blocks[1];
     if (*y.n_layers && t < end) {
-        key_loading loading = loading_of(&row->keys, t, end, x->n_causal, block);
+        key_loading loading = loading_of(&row->keys, t, end, x->n_causal, max_span, block);
         load_last_keys(&loading);
     }
     while (*y.n_layers && t < end) {
         const uint64_t next = t + block->n;
-        key_loading loading = loading_of(&row->keys, next, end, x->n_causal, other);
+        key_loading loading = loading_of(&row->keys, next, end, x->n_causal, max_span, other);
         if (greatest_span(block) <= *y.key_span) {
             score_integer_block(x, &y, n_heads, t, block, &loading, s);
         } else {
             if (!is_packed) {
-                pack_query(&chain, n_heads);
+                chain->pack(&chain_query, n_heads);
                 is_packed = 1;
             }
-            score_keys(row, &chain, n_heads, t, next, &s->chain);
+            chain->score(row, &chain_query, n_heads, t, next, s->fallback);
         }
         load_last_keys(&loading);
         integer_block *const used = block;
@@ -73,7 +89,7 @@ static void score_packed_keys(const dsri_indexer_row_plan *row, const query *x, 
         other = used;
         t = next;
     }
-    score_keys(row, x, n_heads, t, keys.end, &s->chain);
+    chain->score(row, x, n_heads, t, keys.end, s->fallback);
 }
 
 static void pack_either_query(const query *x, uint32_t n_heads)
@@ -87,10 +103,10 @@ static void score_task(const indexer_task *t, const query *x, uint32_t n_heads, 
 {
 #if DSRI_EXACT_IS_AMX
     tiles_open();
-    score_packed_keys(t->row, x, n_heads, task_keys(t, 2 * INTEGER_KEYS), scratch);
+    score_packed_keys(t->row, x, n_heads, task_keys(t, 2 * INTEGER_KEYS), &f32_chain, scratch);
     tiles_close();
 #else
-    score_packed_keys(t->row, x, n_heads, task_keys(t, 2 * INTEGER_KEYS), scratch);
+    score_packed_keys(t->row, x, n_heads, task_keys(t, 2 * INTEGER_KEYS), &f32_chain, scratch);
 #endif
 }
 
@@ -120,3 +136,41 @@ const dsri_cpu_kernel DSRI_EXACT_KERNEL(indexer) = {
     .run = run,
     .accepts = accepts,
 };
+
+#if !DSRI_EXACT_IS_AMX
+
+static void pack_query_or_pairs(const query *x, uint32_t n_heads)
+{
+    if (!pack_integer_query(x, n_heads, panel_heads(n_heads))) {
+        dsri_indexer_fallback__avx512bf16.pack(x, n_heads);
+    }
+}
+
+static void score_task_beside_bf16(const indexer_task *t, const query *x, uint32_t n_heads, void *scratch)
+{
+    score_packed_keys(t->row, x, n_heads, task_keys(t, 2 * INTEGER_KEYS), &dsri_indexer_fallback__avx512bf16, scratch);
+}
+
+static void run_beside_bf16(const void *plan, uint32_t phase, uint32_t task, void *scratch)
+{
+    run_indexer_task(plan, phase, task, scratch, pack_query_or_pairs, score_task_beside_bf16);
+}
+
+static int accepts_beside_bf16(const void *plan)
+{
+    return accepts(plan) && dsri_indexer_fallback__avx512bf16.is_usable();
+}
+
+const dsri_cpu_kernel DSRI_EXACT_KERNEL(indexer_chains) = {
+    .op = DSRI_OP_INDEXER,
+    .isa = DSR_ISA_AVX512,
+    .exactness = DSR_EXACT_DEVICE,
+    .n_phases = N_PHASES,
+    .phase_names = {DSRI_EXACT_KERNEL_NAME("indexer_scores_fp4") "_bf16",
+                    DSRI_EXACT_KERNEL_NAME("indexer_top_k_f32") "_bf16"},
+    .n_tasks = n_tasks,
+    .run = run_beside_bf16,
+    .accepts = accepts_beside_bf16,
+};
+
+#endif

@@ -6,6 +6,7 @@
 #include "cpu/kernels/exact/integer_keys.h"
 #include "cpu/kernels/exact/integer_query.h"
 #include "cpu/kernels/indexer_chain.h"
+#include "cpu/kernels/indexer_fallback.h"
 
 enum {
     INTEGER_KEYS = BLOCK_KEYS, /* of a block, a multiple of TILE_KEYS */
@@ -46,11 +47,11 @@ typedef struct integer_scratch {
     float scores[INTEGER_KEYS];
     float maxima[INTEGER_KEYS / DSRI_SCORE_BLOCK];
     float packed_q[MAX_HEADS * DSRI_INDEX_DIM]; /* for keys of another kind, as all below */
-    score_scratch chain;
+    _Alignas(64) uint8_t fallback[FALLBACK_SCRATCH_BYTES];
 } integer_scratch;
 
-_Static_assert(sizeof(integer_scratch) <= DSRI_SCRATCH_BYTES && INTEGER_KEYS % GROUP_KEYS == 0 &&
-                   INTEGER_KEYS % DSRI_SCORE_BLOCK == 0,
+_Static_assert(sizeof(score_scratch) <= FALLBACK_SCRATCH_BYTES && sizeof(integer_scratch) <= DSRI_SCRATCH_BYTES &&
+                   INTEGER_KEYS % GROUP_KEYS == 0 && INTEGER_KEYS % DSRI_SCORE_BLOCK == 0,
                "scratch, blocks");
 
 /* One panel of the query. */
@@ -75,27 +76,32 @@ typedef struct key_loading {
     const dsri_cache *cache;
     uint64_t first;
     uint64_t prefetch_end; /* of the keys whose blocks come after, in this task or others */
+    uint32_t max_span;     /* keys of a greater one are of another kind */
     uint32_t done;
     integer_block *block;
 } key_loading;
 
 static inline key_loading loading_of(const dsri_cache *cache, uint64_t first, uint64_t end, uint64_t prefetch_end,
-                                     integer_block *block)
+                                     uint32_t max_span, integer_block *block)
 {
     block->n = end - first < INTEGER_KEYS ? (uint32_t)(end - first) : INTEGER_KEYS;
     block->span = 0;
     vi_store(block->narrow_spans, _mm512_setzero_si512());
-    return (key_loading){cache, first, prefetch_end, 0, block};
+    return (key_loading){cache, first, prefetch_end, max_span, 0, block};
 }
 
 /* n more keys, each by itself: for groups with one that is wider than a layer, or has a zero block of any scale. */
 static inline void load_wide_keys(key_loading *l, uint32_t n)
 {
     integer_block *const b = l->block;
-    for (uint32_t k = l->done; k < l->done + n && b->span != NO_KEY_SPAN; k++) {
+    for (uint32_t k = l->done; k < l->done + n; k++) {
         float *const unit = b->units + k;
         uint8_t *const to = b->keys[0] + k * DSRI_INDEX_DIM;
         const uint32_t span = load_integer_key(l->cache, l->first + k, KEY_BIAS, to, LAYER_BYTES, unit);
+        if (span > l->max_span) {
+            b->span = NO_KEY_SPAN;
+            return;
+        }
         if (span >= LAYER_BINADES && b->span < LAYER_BINADES) {
             /* The first such key of the block: the others have zeros in the layers that it brought. */
             memset(b->keys + 1, KEY_BIAS, sizeof b->keys - LAYER_BYTES);
@@ -117,8 +123,8 @@ static inline void load_key_group(key_loading *l)
     if (t + INTEGER_KEYS < l->prefetch_end) {
         prefetch_integer_keys(l->cache, t + INTEGER_KEYS);
     }
-    if (!load_narrow_keys(l->cache, t, n, KEY_BIAS, b->keys[0] + l->done * DSRI_INDEX_DIM, b->units + l->done,
-                          b->narrow_spans)) {
+    if (b->span != NO_KEY_SPAN && !load_narrow_keys(l->cache, t, n, KEY_BIAS, b->keys[0] + l->done * DSRI_INDEX_DIM,
+                                                    b->units + l->done, b->narrow_spans)) {
         load_wide_keys(l, n);
     }
     l->done += n;

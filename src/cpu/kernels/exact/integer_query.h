@@ -208,7 +208,8 @@ static inline int pack_layers(const query *x, uint32_t n_heads, uint32_t width, 
  * this kind. */
 static inline int pack_integer_query(const query *x, uint32_t n_heads, uint32_t width)
 {
-    *integer_query_of(x, n_heads).n_layers = 0;
+    const integer_query y = integer_query_of(x, n_heads);
+    *y.n_layers = *y.key_span = 0;
     return pack_layers(x, n_heads, width, 1) || pack_layers(x, n_heads, width, MAX_QUERY_LAYERS);
 }
 

@@ -5,6 +5,7 @@
 #if DSRI_ROW_IS_AMX
 #include "cpu/kernels/row/indexer_tiles.h"
 #else
+#include "cpu/kernels/indexer_fallback.h"
 #include "cpu/kernels/row/indexer_chains.h"
 #endif
 
@@ -43,6 +44,20 @@ static void score_keys(const dsri_indexer_row_plan *row, const query *x, uint32_
         x->scores[t] = -INFINITY;
     }
 }
+
+#if !DSRI_ROW_IS_AMX
+
+_Static_assert(sizeof(score_scratch) <= FALLBACK_SCRATCH_BYTES, "scratch");
+
+static void score_as_fallback(const dsri_indexer_row_plan *row, const query *x, uint32_t n_heads, uint64_t first,
+                              uint64_t end, void *scratch)
+{
+    score_keys(row, x, n_heads, (key_range){first, end}, scratch);
+}
+
+const indexer_fallback dsri_indexer_fallback__avx512bf16 = {pack_query, score_as_fallback, scores_are_usable};
+
+#endif
 
 static void score_task(const indexer_task *t, const query *x, uint32_t n_heads, void *scratch)
 {
