@@ -98,9 +98,17 @@ static uint64_t index_tiles(const dsri_indexer_plan *p, uint32_t tile_keys)
 /* Blocks that a Hopper device runs at once: how many there are changes no bits. */
 enum { SCORE_BLOCKS = 2 * 132, TENSOR_SCORE_BLOCKS = 132 };
 
+/* As few blocks as have no more tiles each than `most` blocks would. Their equal pieces of the line end with rows where
+ * these have a multiple of a piece's tiles: a block begins anew for a second row, and the others wait for it. */
+static dsri_cuda_grid line_grid(const void *plan, uint32_t most)
+{
+    const uint64_t n_tiles = index_tiles(plan, 128), share = (n_tiles + most - 1) / most;
+    return (dsri_cuda_grid){(uint32_t)((n_tiles + share - 1) / share), 1, 1};
+}
+
 static dsri_cuda_grid scores_grid(const void *plan)
 {
-    return (dsri_cuda_grid){at_most(index_tiles(plan, 128), SCORE_BLOCKS), 1, 1};
+    return line_grid(plan, SCORE_BLOCKS);
 }
 
 /* A tile for each multiprocessor at most, and heads that indexer_scores.cu deals to as many threads. */
@@ -112,7 +120,7 @@ static int has_few_tiles(const void *plan)
 
 static dsri_cuda_grid tensor_scores_grid(const void *plan)
 {
-    return (dsri_cuda_grid){at_most(index_tiles(plan, 128), TENSOR_SCORE_BLOCKS), 1, 1};
+    return line_grid(plan, TENSOR_SCORE_BLOCKS);
 }
 
 static uint32_t n_packed_rows(const dsri_indexer_plan *p)
