@@ -1,6 +1,7 @@
 /* Times of the ops on a CUDA device, in microseconds; random data larger than the L2 cache.
- * dsrows_gpu_bench [device|row] [indexer|attention|core|parts|launch] [fp4[=SPAN]|fp8] [flash] [ROWS CONTEXT-OR-WIDTH]
- * Scales of FP4 keys are drawn from SPAN + 1 powers of two, 3 by default.
+ * dsrows_gpu_bench [device|row] [indexer|attention|core|parts|launch] [fp4[=SPAN]|fp8] [q=SPAN] [flash]
+ *                  [ROWS CONTEXT-OR-WIDTH]
+ * Scales of FP4 keys are drawn from SPAN + 1 powers of two, 3 by default; those of a head's blocks with q=SPAN, too.
  * "least", "median" and "90 %" are of events around one replay that is in the stream before its turn comes, so that the
  * device's time alone counts; "idle" is the median where the stream is empty, the CPU's launch included; "in a row" is
  * replays one after another; "CPU" is what the CPU needs for a replay. "parts" times the commands of the core step. */
@@ -141,16 +142,19 @@ static dsr_buffer *random_packed(uint64_t n_values, uint64_t n_scales, uint32_t 
     return buffer;
 }
 
-/* Queries on the FP4 grid, scale 1. */
-static dsr_buffer *random_grid(uint64_t n)
+/* Queries on the FP4 grid, blocks of n_powers scales from 1 on. */
+static dsr_buffer *random_grid(uint64_t n, uint32_t n_powers)
 {
+    float scale = 1;
     static const float sizes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
     uint16_t *values = malloc(n * sizeof *values);
     dsr_buffer *buffer;
     need(values != NULL, "out of memory");
     for (uint64_t i = 0; i < n; i++) {
         const uint32_t code = next_random(&random_state) % 16;
-        values[i] = to_bf16(code & 8 ? -sizes[code & 7] : sizes[code & 7]);
+        if (i % 32 == 0)
+            scale = (float)(1u << next_random(&random_state) % n_powers);
+        values[i] = to_bf16(scale * (code & 8 ? -sizes[code & 7] : sizes[code & 7]));
     }
     check(dsr_buffer_create(context, 2 * n, &buffer), "buffer");
     check(dsr_buffer_write(buffer, 0, values, 2 * n), "write");
@@ -278,10 +282,14 @@ static uint32_t n_sets(uint64_t bytes)
     return n > 16 ? 16 : (uint32_t)n;
 }
 
-/* n_powers: that scales of FP4 keys are drawn from; 0 for keys in BF16. */
-static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens, uint32_t n_powers)
+/* How many powers of two the scales of FP4 keys are drawn from, 0 for keys in BF16; and those of queries. */
+typedef struct fp4_powers {
+    uint32_t keys, queries;
+} fp4_powers;
+
+static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tokens, fp4_powers powers)
 {
-    const int packed = n_powers > 0;
+    const int packed = powers.keys > 0;
     const uint32_t n_keys = tokens / 4, sets = n_sets((uint64_t)n_rows * n_keys * (packed ? 68 : 256));
     dsr_encoder *encoders[16];
     dsr_buffer *buffers[16 * 70];
@@ -292,7 +300,7 @@ static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tok
         memset(rows, 0, sizeof rows);
         for (uint32_t r = 0; r < n_rows; r++) {
             dsr_buffer *keys = buffers[n_buffers++] =
-                packed ? random_packed((uint64_t)n_keys * 64, (uint64_t)n_keys * 4, n_powers)
+                packed ? random_packed((uint64_t)n_keys * 64, (uint64_t)n_keys * 4, powers.keys)
                        : random_bf16((uint64_t)n_keys * 128);
             rows[r].keys = dsr_view_whole(keys, packed ? DSR_DTYPE_U8 : DSR_DTYPE_BF16);
             rows[r].key_layout.format = packed ? DSR_FORMAT_FP4 : DSR_FORMAT_BF16;
@@ -305,9 +313,8 @@ static void bench_indexer(const cuda_timer *timer, uint32_t n_rows, uint32_t tok
         desc.n_rows = n_rows;
         desc.rows = rows;
         desc.n_heads = 64;
-        desc.q = dsr_view_whole(buffers[n_buffers++] =
-                                    packed ? random_grid(n_rows * 64 * 128) : random_bf16(n_rows * 64 * 128),
-                                DSR_DTYPE_BF16);
+        buffers[n_buffers] = packed ? random_grid(n_rows * 64 * 128, powers.queries) : random_bf16(n_rows * 64 * 128);
+        desc.q = dsr_view_whole(buffers[n_buffers++], DSR_DTYPE_BF16);
         desc.weights = dsr_view_whole(buffers[n_buffers++] = random_f32(n_rows * 64, 0.011f), DSR_DTYPE_F32);
         desc.output = dsr_view_whole(buffers[n_buffers++] = plain(n_rows * 2048), DSR_DTYPE_I32);
         uint64_t bytes;
@@ -719,13 +726,15 @@ static int has(int argc, char **argv, const char *word)
     return 0;
 }
 
-/* The powers of two that scales of FP4 keys are drawn from, 0 where no word asks for such keys. */
-static uint32_t powers_of(int argc, char **argv)
+static fp4_powers powers_of(int argc, char **argv)
 {
+    fp4_powers powers = {has(argc, argv, "fp4") ? 3 : 0, 1};
     for (int i = 1; i < argc; i++)
         if (strncmp(argv[i], "fp4=", 4) == 0)
-            return (uint32_t)atoi(argv[i] + 4) + 1;
-    return has(argc, argv, "fp4") ? 3 : 0;
+            powers.keys = (uint32_t)atoi(argv[i] + 4) + 1;
+        else if (strncmp(argv[i], "q=", 2) == 0)
+            powers.queries = (uint32_t)atoi(argv[i] + 2) + 1;
+    return powers;
 }
 
 static void bench_one_shape(const cuda_timer *timer, int argc, char **argv)
@@ -741,7 +750,7 @@ static void bench_one_shape(const cuda_timer *timer, int argc, char **argv)
         bench_attention(timer, (attention_shape){rows, size, 64, has(argc, argv, "flash"), has(argc, argv, "fp8")});
 }
 
-static void bench_all_indexers(const cuda_timer *timer, uint32_t powers)
+static void bench_all_indexers(const cuda_timer *timer, fp4_powers powers)
 {
     static const uint32_t shapes[][2] = {{1, 65536}, {8, 8192}, {8, 65536}, {8, 262144}, {8, 1048576}, {64, 8192}};
     for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
@@ -781,12 +790,12 @@ int main(int argc, char **argv)
     bench_launch(&timer);
     if (launch) {
         bench_attention(&timer, (attention_shape){.n_rows = 1, .width = 16, .n_heads = 64});
-        bench_indexer(&timer, 1, 4, 0);
+        bench_indexer(&timer, 1, 4, (fp4_powers){0, 0});
     }
     if (!has(argc, argv, "attention") && !launch && desc.exactness == DSR_EXACT_DEVICE)
-        bench_all_indexers(&timer, 3);
+        bench_all_indexers(&timer, (fp4_powers){3, 1});
     if (!has(argc, argv, "attention") && !launch)
-        bench_all_indexers(&timer, 0);
+        bench_all_indexers(&timer, (fp4_powers){0, 0});
     if (!has(argc, argv, "indexer") && !launch)
         bench_all_attention(&timer);
     if (argc < 3)

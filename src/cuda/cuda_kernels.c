@@ -197,15 +197,15 @@ static dsri_cuda_grid select_grid(const void *plan)
 
 /* cluster_shared of kernels/indexer_select.cu; row_shared of kernels/indexer_scores_row.cu: 8 rings of 5 stages; what
  * kernels/indexer_scores_stream.cu has: 8 rings of 2 stages, and 64 heads; fp4_shared of kernels/indexer_fp4.cu: 12
- * rings of 5 stages, and queries of up to 2 groups of 64 heads; wide_shared of kernels/indexer_fp4_wide.cu: 16 rings of
- * 2 stages, and 64 heads. */
+ * rings of 5 stages, and queries of up to 2 groups of 64 heads: bytes, starts, weights and signs, shifts; wide_shared
+ * of kernels/indexer_fp4_wide.cu: 16 rings of 2 stages, and 64 heads: bytes, weights, shifts. */
 enum {
     SELECT_SHARED_BYTES = 2080 * 4 + 2052 * 4 + 2112 * 12 + 8 * 514 * 8 + 320,
     SELECT_ALONE_SHARED_BYTES = 117 * 1024, /* more than half of a multiprocessor's */
     ROW_SCORES_SHARED_BYTES = 8 * 5 * 4096 + 64 * 8 + 256,
     STREAM_SCORES_SHARED_BYTES = 8 * (2 * 4096 + 128) + 64 * 20 * 16,
-    WIDE_SCORES_SHARED_BYTES = 16 * 2 * (2048 + 128) + 10240 + 512 + 64 + 128,
-    FP4_SCORES_SHARED_BYTES = 12 * 5 * (2048 + 128) + 2 * (8192 + 512 + 512) + 64 + 128
+    WIDE_SCORES_SHARED_BYTES = 16 * 2 * (2048 + 128) + 10240 + 512 + 256 + 64 + 128,
+    FP4_SCORES_SHARED_BYTES = 12 * 5 * (2048 + 128) + 2 * (8192 + 512 + 512 + 256) + 64 + 128
 };
 
 /* A block of the selection gets a multiprocessor of its own where there are enough: two of a cluster would share one

@@ -197,11 +197,13 @@ static void run_case(const one_case *c, const uint16_t *q, const float *weights,
 typedef enum query_kind {
     OTHER,
     GRID,
-    INTEGERS, /* up to 127 >> spare */
-    GREATEST  /* every value is 127 >> spare, and every key's 6 */
+    INTEGERS,   /* up to 127 >> spare */
+    GREATEST,   /* every value is 127 >> spare, and every key's 6 */
+    SPREAD_OUT, /* as GRID, but blocks of every third head lie up to `spare` binades apart, some being zeros */
+    ALL_SIXES   /* blocks as far apart in every head, but all values are 6, and every key's */
 } query_kind;
 
-static const char *const query_names[] = {"other", "grid", "integers", "greatest"};
+static const char *const query_names[] = {"other", "grid", "integers", "greatest", "spread out", "sixes"};
 
 typedef enum key_kind {
     DRAWN,
@@ -217,7 +219,7 @@ typedef struct packed_case {
     query_kind query;
     uint32_t scale_span; /* scales are drawn from so many, from 126 on; 255: from all 256 */
     key_kind keys;
-    uint32_t spare; /* bits of the query's bytes that are not used */
+    uint32_t spare; /* bits of the query's bytes that are not used, or binades between its blocks */
 } packed_case;
 
 static uint16_t draw_grid(uint64_t *state, float scale)
@@ -227,8 +229,21 @@ static uint16_t draw_grid(uint64_t *state, float scale)
     return to_bf16(code & 8 ? -sizes[code & 7] * scale : sizes[code & 7] * scale);
 }
 
-static uint16_t draw_q(const packed_case *c, uint32_t head, uint64_t *state)
+/* A feature of a query whose blocks lie apart: the first has the least scale, the last but one the greatest. */
+static uint16_t draw_spread(const packed_case *c, uint32_t head, uint32_t f, uint64_t *state)
 {
+    static const uint32_t parts[4] = {0, 1, 2, 1}; /* halves of the span */
+    const uint32_t block = (f / 32 + head) % 4, binades = head % 3 == 1 || c->query == ALL_SIXES ? c->spare : 0;
+    const float scale = (float)(1u << binades * parts[block] / 2);
+    if (c->query == ALL_SIXES)
+        return to_bf16(f % 32 == 0 ? 0.5f * scale : 6.0f * scale);
+    return head % 6 == 4 && block % 2 ? to_bf16(block == 1 ? 0.0f : -0.0f) : draw_grid(state, scale);
+}
+
+static uint16_t draw_q(const packed_case *c, uint32_t head, uint32_t f, uint64_t *state)
+{
+    if (c->query == SPREAD_OUT || c->query == ALL_SIXES)
+        return draw_spread(c, head, f, state);
     const uint32_t most = 127u >> c->spare;
     const int integer = (int)(next_random(state) % (2 * most + 1)) - (int)most;
     switch (c->query) {
@@ -250,12 +265,13 @@ static void draw_scales(const packed_case *c, uint32_t t, uint64_t *state, uint8
     const uint32_t low = next_random(state) % 4;
     const uint32_t least = c->scale_span == 255 ? 0 : c->keys == AT_ENDS ? ends[t / 32 % 8] : 126;
     for (int b = 0; b < 4; b++) {
-        const uint32_t scale = least + next_random(state) % (c->scale_span == 255 ? 256 : c->scale_span);
+        const uint32_t scale =
+            least + next_random(state) % (c->scale_span == 255 ? 256 : c->scale_span + !c->scale_span);
         scales[b] = (uint8_t)(scale < 255 ? scale : 255);
     }
     if (c->keys == APART) { /* the least scale's values are odd */
         for (uint32_t b = 0; b < 4; b++)
-            if (b == (low + 1) % 4 || c->query == GREATEST)
+            if (b == (low + 1) % 4 || c->query == GREATEST || c->query == ALL_SIXES)
                 scales[b] = (uint8_t)(126 + c->scale_span);
         scales[low] = 126;
         memset(values + 16 * low, 0x11, 16);
@@ -279,11 +295,11 @@ static void run_packed(const packed_case *c)
     uint16_t *q = malloc(2 * DIM * c->n_heads), *keys = malloc((size_t)c->n_keys * DIM * 2);
     float *weights = malloc(4 * c->n_heads), *scores = malloc(4 * c->n_keys), *given_scores = malloc(4 * c->n_keys);
     for (uint32_t i = 0; i < DIM * c->n_heads; i++)
-        q[i] = draw_q(c, i / DIM, &state);
+        q[i] = draw_q(c, i / DIM, i % DIM, &state);
     for (uint32_t h = 0; h < c->n_heads; h++)
         weights[h] = c->scale_span == 1 ? -0.25f : (float)next_random(&state) / 4e9f - 0.2f;
     for (size_t i = 0; i < (size_t)(n_pages + 1) * page * 68; i++)
-        pages[i] = c->query == GREATEST ? 0x77 : (uint8_t)next_random(&state);
+        pages[i] = c->query == GREATEST || c->query == ALL_SIXES ? 0x77 : (uint8_t)next_random(&state);
     for (uint32_t p = 0; p < n_pages; p++)
         table[p] = (int32_t)(n_pages - p);
     if (n_pages > 2)
@@ -386,6 +402,16 @@ static void run_all_packed(void)
         const packed_case c = {32u << i % 3, 40, 0, i / 12 == 1 ? INTEGERS : GREATEST, span, APART, spare};
         run_packed(&c);
     }
+    /* Queries and keys that span up to 9 binades together, and more. */
+    for (uint32_t r = 3; r <= 14; r++) {
+        const uint32_t edge = r < 9 ? 9 - r : 0, spans[4] = {0, edge, edge + 1, 14};
+        for (uint32_t i = 0; i < 8; i++) {
+            const query_kind kind = i % 2 ? ALL_SIXES : SPREAD_OUT;
+            run_packed(&(packed_case){32u << (r + i) % 3, 34, 0, kind, spans[i / 2], APART, r});
+        }
+    }
+    run_packed(&(packed_case){64, 256, 0, SPREAD_OUT, 2, AT_ENDS, 6});
+    run_packed(&(packed_case){128, 256, 16, SPREAD_OUT, 3, WITH_ZEROS, 5});
 }
 
 static void set_weights(score_pattern pattern, float weights[N_HEADS])

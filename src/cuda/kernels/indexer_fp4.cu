@@ -13,6 +13,7 @@ struct fp4_query {
     int4 starts[FP4_MAX_GROUPS][4][8];             /* of the accumulators of lanes 4 i to 4 i + 3 */
     float2 weights[FP4_MAX_GROUPS][4][8];          /* their sizes, times powers of two */
     float2 signs[FP4_MAX_GROUPS][4][8];            /* 1 or -1 */
+    uint2 shifts[FP4_MAX_GROUPS][4][8];            /* of the bytes of a head's blocks, a byte each */
 };
 
 struct fp4_shared {
@@ -20,37 +21,58 @@ struct fp4_shared {
     fp4_query query;
     fp4_tables tables[4];
     tile_run run;
-    uint32_t greatest_byte; /* its size, or FP4_OTHER_QUERY */
-    uint32_t n_positive;    /* weights without a sign */
+    uint32_t greatest;   /* size of the query's integers, or FP4_OTHER_QUERY */
+    uint32_t n_positive; /* weights without a sign */
 };
 
-/* One head as bytes times 2^exponent, by one warp; 4 features a lane. Gives the size of the lane's greatest byte, or
- * FP4_OTHER_QUERY. */
-static __device__ __forceinline__ uint32_t head_to_bytes(uint2 features, int &exponent, uint32_t &bytes, int &sum)
+/* A lane's 4 features of a head as bytes, which times 2^exponent are their values; and the size of the greatest. */
+static __device__ __forceinline__ uint32_t features_to_bytes(const uint32_t bf16[4], int exponent, uint32_t &bytes)
+{
+    const float scale = power_of_two(-exponent);
+    uint32_t greatest = 0;
+    bytes = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float value = __fmul_rn(__uint_as_float(bf16[i] << 16), scale);
+        const int integer = fabsf(value) <= FP4_MOST_INTEGER ? __float2int_rz(value) : FP4_OTHER_QUERY;
+        bytes |= ((uint32_t)integer & 255u) << 8 * i;
+        greatest = max(greatest, (uint32_t)abs(integer));
+    }
+    return greatest;
+}
+
+/* One head as bytes times powers of two, by one warp; 4 features a lane. */
+struct fp4_head {
+    uint32_t bytes,
+        shifts;        /* the lane's bytes; by how much each block's power of two lies above the least, a byte each */
+    int exponent;      /* of the least */
+    uint32_t greatest; /* size of the lane's greatest integer times that, or FP4_OTHER_QUERY */
+};
+
+static __device__ __forceinline__ fp4_head head_to_bytes(uint2 features)
 {
     const uint32_t bf16[4] = {features.x & 0xffffu, features.x >> 16, features.y & 0xffffu, features.y >> 16};
+    fp4_head head = {};
     int least = FP4_ZERO;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         least = min(least, low_exponent(bf16[i]));
-    exponent = __reduce_min_sync(0xffffffffu, least);
-    exponent = exponent == FP4_ZERO ? 0 : exponent;
-    bool is_good = exponent >= -40 && exponent <= 40;
-    const float scale = power_of_two(is_good ? -exponent : 0);
-    uint32_t greatest = 0;
-    bytes = 0;
-    sum = 0;
+    const int found = __reduce_min_sync(0xffffffffu, least);
+    const bool is_in_range = (found >= -40 && found <= 40) || found == FP4_ZERO;
+    head.exponent = is_in_range && found != FP4_ZERO ? found : 0;
+    head.greatest = features_to_bytes(bf16, head.exponent, head.bytes);
+    if (__any_sync(0xffffffffu, head.greatest > FP4_MOST_BYTE)) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float value = __fmul_rn(__uint_as_float(bf16[i] << 16), scale);
-        is_good = is_good && fabsf(value) <= 127.0f;
-        const int integer = is_good ? __float2int_rz(value) : 0;
-        bytes |= ((uint32_t)integer & 255u) << 8 * i;
-        greatest = max(greatest, (uint32_t)abs(integer));
-        sum += integer;
+        for (int s = 1; s < 8; s *= 2)
+            least = min(least, __shfl_xor_sync(0xffffffffu, least, s));
+        const int shift = least >= head.exponent && least <= head.exponent + 12 ? least - head.exponent : 0;
+        if (features_to_bytes(bf16, head.exponent + shift, head.bytes) > FP4_MOST_BYTE)
+            head.greatest = FP4_OTHER_QUERY;
+        head.shifts = __reduce_or_sync(0xffffffffu, (uint32_t)shift << threadIdx.x % 32 / 8 * 8);
     }
-    sum = __reduce_add_sync(0xffffffffu, sum);
-    return __all_sync(0xffffffffu, is_good) ? greatest : FP4_OTHER_QUERY;
+    if (__any_sync(0xffffffffu, !is_in_range || head.greatest == FP4_OTHER_QUERY))
+        head.greatest = FP4_OTHER_QUERY;
+    return head;
 }
 
 /* 4 BF16 values, which lie at a multiple of 8 bytes if the query starts there. */
@@ -89,20 +111,20 @@ static __device__ __forceinline__ uint32_t stage_fp4_head(uint32_t h, uint2 feat
 {
     const uint32_t lane = threadIdx.x % 32, group = h % n_groups, in_group = h / n_groups, row = in_group % 8;
     const uint32_t fragment = in_group / 8 % n_fragments, upper = in_group / 8 / n_fragments;
-    int exponent, sum;
-    uint32_t bytes;
-    const uint32_t greatest = head_to_bytes(features, exponent, bytes, sum);
-    bool is_good = greatest < FP4_OTHER_QUERY;
+    const fp4_head head = head_to_bytes(features);
+    const int sum = __reduce_add_sync(0xffffffffu, __dp4a((int)head.bytes, 0x01010101, 0));
+    bool is_good = head.greatest < FP4_OTHER_QUERY;
     uint4 &place = query.bytes[group][fragment][lane % 8 / 2][4 * row + lane / 8];
-    reinterpret_cast<uint32_t *>(&place)[upper + lane % 2 * 2] = bytes;
-    const float size = size_of_weight(weight, is_good ? exponent : 0, is_good);
+    reinterpret_cast<uint32_t *>(&place)[upper + lane % 2 * 2] = head.bytes;
+    const float size = size_of_weight(weight, head.exponent, is_good);
     if (lane == 0) {
         reinterpret_cast<float *>(&query.weights[group][fragment][row])[upper] = size;
         reinterpret_cast<float *>(&query.signs[group][fragment][row])[upper] = sign_of(weight);
+        reinterpret_cast<uint32_t *>(&query.shifts[group][fragment][row])[upper] = head.shifts;
         int *start = reinterpret_cast<int *>(&query.starts[group][fragment][row]) + 2 * upper;
         start[0] = start[1] = -FP4_BIAS * sum;
     }
-    return is_good ? greatest : FP4_OTHER_QUERY;
+    return is_good ? head.greatest : FP4_OTHER_QUERY;
 }
 
 /* Lays out this warp's heads, of which the first have been loaded. */
@@ -125,7 +147,7 @@ static __device__ __forceinline__ void stage_fp4_heads(const indexer_query &at, 
     }
     greatest = __reduce_max_sync(0xffffffffu, greatest);
     if (threadIdx.x % 32 == 0) {
-        atomicMax(&shared.greatest_byte, greatest);
+        atomicMax(&shared.greatest, greatest);
         if (n_positive)
             atomicAdd(&shared.n_positive, n_positive);
     }
@@ -233,10 +255,18 @@ static __device__ __forceinline__ float sum_over_rows(const float sums[8], float
 template <int GROUPS> struct fp4_query_heads {
     const fp4_query &query;
 
-    __device__ uint4 bytes(uint32_t i, uint32_t b) const
+    __device__ void bytes(uint32_t i, uint4 of_blocks[4]) const
     {
         const uint32_t g = threadIdx.x % 32 / 4, in_group = (8 * i + g) / GROUPS;
-        return query.bytes[g % GROUPS][in_group / 8][threadIdx.x % 4][4 * (in_group % 8) + b];
+#pragma unroll
+        for (uint32_t b = 0; b < 4; b++)
+            of_blocks[b] = query.bytes[g % GROUPS][in_group / 8][threadIdx.x % 4][4 * (in_group % 8) + b];
+    }
+
+    __device__ uint2 shifts(uint32_t i) const
+    {
+        const uint32_t g = threadIdx.x % 32 / 4, in_group = (8 * i + g) / GROUPS;
+        return query.shifts[g % GROUPS][in_group / 8][in_group % 8];
     }
 
     __device__ float2 weights(uint32_t i) const
@@ -255,7 +285,7 @@ static __device__ __noinline__ float score_other_tile(const indexer_query &at, f
 {
     constexpr int N = FRAGMENTS * GROUPS;
     leave_out_zeros(stage, own_key);
-    if (!can_join_tile(shared.greatest_byte, stage.scales[own_key], key + own_key < at.n_seen))
+    if (!can_join_tile(shared.greatest, stage.scales[own_key], key + own_key < at.n_seen))
         return chain_tile_fp4(at, 16 * N, key, own_key);
     const fp4_query_heads<GROUPS> heads = {shared.query};
     return join_tile_fp4<N>(heads, stage, shared.tables[0], own_key);
@@ -288,7 +318,7 @@ static __device__ __forceinline__ void score_fp4_run(const tile_run &run, uint32
             own_bytes[i / FP4_STEPS][i % FP4_STEPS] = shared.query.bytes[0][i / FP4_STEPS][i % FP4_STEPS][lane];
         weights = weights_of_lane<FRAGMENTS>(shared.query, 0);
     }
-    const bool is_bytes = shared.greatest_byte < FP4_OTHER_QUERY;
+    const bool is_bytes = shared.greatest < FP4_WIDE_QUERY;
     const float zero = shared.n_positive ? 0.0f : -0.0f; /* what a sum of zeros is */
     const uint32_t own_key = own_key_fp4();
     uint32_t slot = 0, free_slot = FP4_STAGES - 1;
@@ -346,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(FP4_THREADS, 1)
         shared.tables[threadIdx.x] = tables_for(threadIdx.x);
     for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
         if (threadIdx.x == 0)
-            shared.greatest_byte = shared.n_positive = 0;
+            shared.greatest = shared.n_positive = 0;
         take_run(plan, piece, shared.run);
         wait_for_prior_launch();
         if (shared.run.at.keys.scale_bytes == 0) { /* a row that another kernel takes */

@@ -4,9 +4,9 @@
  * 48 at most. A query head whose values are integers up to 127 times a power of two becomes bytes. Then a dot product
  * is an integer below 2^20 times a power of two, every partial sum of the F32 chain is exact, and so is the sum of
  * products of bytes in any order. Powers of two that all heads of a key share wait until its score is summed. Keys and
- * queries that are not such take the chain itself, with the same bits either way. Keys whose scales span 3 to 6
- * binades, or up to 9 if the query's integers are small enough, need no chain: their blocks are multiplied one by one,
- * and each block's sums shifted, which stay below 2^24.
+ * queries that are not such take the chain itself, with the same bits either way. Where keys or queries span more
+ * binades, but not more than 9 together, no chain is needed: their blocks are multiplied one by one, and each block's
+ * sums shifted, which stay below 2^24.
  *
  * Bytes of keys carry 48 more, so that a nibble becomes one by a table of 8 bytes for each sign; the accumulators start
  * that much lower, and end as the dot product. Its bits are those of a subnormal float, 2^-149 times as large, or of a
@@ -244,8 +244,9 @@ static __device__ __forceinline__ float unit_of_scores(uint32_t least_scale)
     return __uint_as_float((least_scale + 148 - FP4_WEIGHT_UNIT) << 23);
 }
 
-/* Of a query, as the greatest size of its bytes: some head is not such, or has a weight too great or small. */
-enum { FP4_OTHER_QUERY = 128 };
+/* Of a query, as the greatest size of its integers: from FP4_WIDE_QUERY on, bytes hold those of each block of 32 by
+ * itself; at FP4_OTHER_QUERY some head is not such, or has a weight too great or small. */
+enum { FP4_MOST_BYTE = 127, FP4_WIDE_QUERY = 128, FP4_MOST_INTEGER = 8191, FP4_OTHER_QUERY = 8192 };
 
 /* Gives a key's blocks of zeros the least scale of its others, so that they widen no span: they change no sum. A key of
  * zeros alone gets 255s, which the chain takes: such are those in bad pages, too. */
@@ -266,13 +267,14 @@ static __device__ __forceinline__ void leave_out_zeros(fp4_stage &stage, uint32_
 }
 
 /* Whether the keys of a tile, of which a lane looks at its own, can be scored by join_tile_fp4: they span at most 6
- * binades with a query of bytes up to 127, 7 to 9 with one up to 63, 31 and 15: 128 * 15 * 12 * 2^9 < 2^24. */
-static __device__ __forceinline__ bool can_join_tile(uint32_t greatest_byte, uint32_t scales_of_key, bool is_seen)
+ * binades with a query of integers up to 127, 7 to 9 with one up to 63, 31 and 15, 5 to 0 with one up to 255 to 8,191:
+ * 128 * 8191 * 12 < 2^24. */
+static __device__ __forceinline__ bool can_join_tile(uint32_t greatest, uint32_t scales_of_key, bool is_seen)
 {
     const fp4_scales scales = find_scales(scales_of_key);
-    const uint32_t above = scales.above, span = 9 - (32 - __clz((int)(greatest_byte >> 4)));
+    const uint32_t above = scales.above, span = 9 - (32 - __clz((int)(greatest >> 4)));
     const bool is_near = max(max(above & 255u, above >> 8 & 255u), max(above >> 16 & 255u, above >> 24)) <= span;
-    return __all_sync(0xffffffffu, greatest_byte < FP4_OTHER_QUERY && ((scales.are_in_range && is_near) || !is_seen));
+    return __all_sync(0xffffffffu, greatest < FP4_OTHER_QUERY && ((scales.are_in_range && is_near) || !is_seen));
 }
 
 /* Signed bytes of the four values in the low half of a word, doubled. The tables are those of shift 0. */
@@ -289,9 +291,10 @@ static __device__ __forceinline__ float weigh_great(int dot, float weight)
 }
 
 /* Scores of a tile of keys and a query that can be joined, by one warp: a product of each block of features by itself.
- * heads.bytes(i, b) gives a lane fragment i of block b, whose rows are heads 8 i + lane / 4 and those half of all
+ * heads.bytes(i, x) gives a lane fragment i of each block, whose rows are heads 8 i + lane / 4 and those half of all
  * further, and whose columns of lane t of four are features 8 t to 8 t + 7; heads.weights(i) their weights' sizes and
- * signs. Each lane gets the score of its own key. */
+ * signs; heads.shifts(i), a byte for each block, what their blocks are to be shifted by. Each lane gets the score of
+ * its own key. */
 template <int FRAGMENTS, typename Heads>
 static __device__ __noinline__ float join_tile_fp4(const Heads &heads, const fp4_stage &stage, const fp4_tables &tables,
                                                    uint32_t own_key)
@@ -315,14 +318,18 @@ static __device__ __noinline__ float join_tile_fp4(const Heads &heads, const fp4
         for (uint32_t i = 0; i < FRAGMENTS; i++) {
             const uint32_t fragment = __brev(i) >> (32 - N_BITS);
             const float2 weights = heads.weights(fragment);
+            const uint2 shifts = heads.shifts(fragment);
+            uint4 of_heads[4];
+            heads.bytes(fragment, of_heads);
             int dots[4] = {};
 #pragma unroll
             for (int b = 0; b < 4; b++) {
                 int of_block[4];
-                multiply_signed_bytes(of_block, heads.bytes(fragment, b), bytes[b][0], bytes[b][1]);
+                multiply_signed_bytes(of_block, of_heads[b], bytes[b][0], bytes[b][1]);
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    dots[j] += of_block[j] * (1 << (above[j % 2] >> 8 * b & 15u));
+                    dots[j] += of_block[j] * (1 << (above[j % 2] >> 8 * b & 15u)) *
+                               (1 << ((j < 2 ? shifts.x : shifts.y) >> 8 * b & 15u));
             }
 #pragma unroll
             for (int key = 0; key < 2; key++) {

@@ -33,8 +33,9 @@ struct wide_shared {
     wide_query query;
     fp4_tables tables[4];
     tile_run run;
-    uint32_t greatest_byte; /* its size, or FP4_OTHER_QUERY */
-    uint32_t has_positive;  /* weights without a sign */
+    uint32_t greatest;                        /* size of the query's integers, or FP4_OTHER_QUERY */
+    uint32_t has_positive;                    /* weights without a sign */
+    alignas(4) uint8_t shifts[WIDE_HEADS][4]; /* of the bytes of a head's blocks, if they have powers of their own */
 };
 
 /* A part of a head: 16 features. */
@@ -85,21 +86,33 @@ static __device__ __forceinline__ uint32_t excess_bytes(int sum, uint32_t word)
     return bytes;
 }
 
-/* Lays out a part of a head, whose other parts the 7 lanes beside have. */
-static __device__ __forceinline__ void stage_head_part(const indexer_query &at, uint32_t number, const head_part &part,
-                                                       wide_shared &shared)
+/* The least exponent of the parts that n_lanes lanes side by side have; FP4_ZERO of zeros. */
+static __device__ __forceinline__ int exponent_of_parts(const head_part &part, int n_lanes)
 {
-    const uint32_t h = number / 8, x = h / 4, fragment = x % 8, column = h % 4 * 2 + x / 8;
-    int exponent = FP4_ZERO, sum = 0;
+    int exponent = FP4_ZERO;
 #pragma unroll
     for (int i = 0; i < 8; i++)
         exponent = min(exponent, min(low_exponent(part.words[i] & 0xffffu), low_exponent(part.words[i] >> 16)));
 #pragma unroll
-    for (int s = 1; s < 8; s *= 2)
+    for (int s = 1; s < n_lanes; s *= 2)
         exponent = min(exponent, __shfl_xor_sync(0xffffffffu, exponent, s));
-    exponent = exponent == FP4_ZERO ? 0 : exponent;
-    bool is_good = exponent >= -40 && exponent <= 40;
-    exponent = is_good ? exponent : 0;
+    return exponent;
+}
+
+/* A head's exponent as sums are made of it. */
+static __device__ __forceinline__ int exponent_of_head(const head_part &part, bool &is_good)
+{
+    const int found = exponent_of_parts(part, 8), exponent = found == FP4_ZERO ? 0 : found;
+    is_good = exponent >= -40 && exponent <= 40;
+    return is_good ? exponent : 0;
+}
+
+/* Lays out the bytes of a part of a head, which times 2^exponent are its values, where those can be such. Gives the
+ * size of the greatest, and adds the bytes to `sum`. */
+static __device__ __forceinline__ float stage_part_bytes(uint32_t number, const head_part &part, int exponent, int &sum,
+                                                         wide_shared &shared)
+{
+    const uint32_t h = number / 8, x = h / 4, fragment = x % 8, column = h % 4 * 2 + x / 8;
     const float scale = power_of_two(-exponent);
     float greatest = 0.0f;
 #pragma unroll
@@ -117,14 +130,30 @@ static __device__ __forceinline__ void stage_head_part(const indexer_query &at, 
         const uint32_t part_of_block = number % 2 * 4 + i; /* of 4 features */
         shared.query.bytes.at(part_of_block / 2, part_of_block % 2, fragment, column)[number % 8 / 2] = bytes;
     }
+    return greatest;
+}
+
+static __device__ __forceinline__ void note_greatest(bool is_good, float greatest, wide_shared &shared)
+{
+    const uint32_t integer = __reduce_max_sync(0xffffffffu, is_good ? (uint32_t)greatest : FP4_OTHER_QUERY);
+    if (threadIdx.x % 32 == 0)
+        atomicMax(&shared.greatest, integer);
+}
+
+/* Lays out a part of a head, whose other parts the 7 lanes beside have. */
+static __device__ __forceinline__ void stage_head_part(const indexer_query &at, uint32_t number, const head_part &part,
+                                                       wide_shared &shared)
+{
+    const uint32_t h = number / 8, x = h / 4, fragment = x % 8, column = h % 4 * 2 + x / 8;
+    int sum = 0;
+    bool is_good;
+    const int exponent = exponent_of_head(part, is_good);
+    const float greatest = stage_part_bytes(number, part, exponent, sum, shared);
 #pragma unroll
     for (int s = 1; s < 8; s *= 2)
         sum += __shfl_xor_sync(0xffffffffu, sum, s);
     const float size = size_of_weight(part.weight, exponent, is_good);
-    is_good = is_good && greatest <= 127.0f;
-    const uint32_t byte = __reduce_max_sync(0xffffffffu, is_good ? (uint32_t)greatest : FP4_OTHER_QUERY);
-    if (threadIdx.x % 32 == 0)
-        atomicMax(&shared.greatest_byte, byte);
+    note_greatest(is_good && greatest <= FP4_MOST_BYTE, greatest, shared);
     if (sign_of(part.weight) > 0.0f)
         shared.has_positive = 1;
     shared.query.bytes.at(4, number % 8 / 4, fragment, column)[number % 4] = excess_bytes(sum, number % 8);
@@ -144,6 +173,32 @@ static __device__ __forceinline__ void stage_heads(const indexer_query &at, wide
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < WIDE_HEADS * 8; i += WIDE_THREADS)
         stage_head_part(at, i, load_head_part(at, i), shared);
+}
+
+/* Lays out a query's bytes anew, where some integers are too great for them: each block by its own power of two. All
+ * threads of the block call it. */
+static __device__ __noinline__ void stage_blocks(const indexer_query &at, wide_shared &shared)
+{
+    __syncthreads();
+    if (threadIdx.x == 0)
+        shared.greatest = FP4_WIDE_QUERY;
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < WIDE_HEADS * 8; i += WIDE_THREADS) {
+        const head_part part = load_head_part(at, i);
+        int sum = 0;
+        bool is_good;
+        const int exponent = exponent_of_head(part, is_good), above = exponent_of_parts(part, 2) - exponent;
+        const int shift = above >= 0 && above <= 12 ? above : 0; /* of zeros, too */
+        const float greatest = stage_part_bytes(i, part, exponent + shift, sum, shared);
+        const float integer = __fmul_rn(greatest, (float)(1 << shift));
+        size_of_weight(part.weight, exponent, is_good);
+        note_greatest(is_good && greatest <= FP4_MOST_BYTE && integer <= FP4_MOST_INTEGER, integer, shared);
+        if (i % 2 == 0)
+            shared.shifts[i / 8][i % 8 / 2] = (uint8_t)shift;
+    }
+    order_before_async();
+    __syncthreads();
 }
 
 /* Bytes of a lane's block of keys lane / 4 and 8 further of a half of the tile. */
@@ -204,22 +259,39 @@ static __device__ __forceinline__ float sum_over_columns(const float sums[4])
 
 /* The query as join_tile_fp4 takes it. */
 struct wide_heads {
-    wide_query &query;
+    wide_shared &shared;
     const float *signed_weights;
 
-    __device__ uint4 bytes(uint32_t i, uint32_t b) const
+    __device__ void bytes(uint32_t i, uint4 of_blocks[4]) const
     {
         const uint32_t lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
         const uint32_t fragment = 2 * i + g / 4, column = g % 4 * 2;
-        int8_matrix &all = query.bytes;
-        return make_uint4(all.at(t, 0, fragment, column)[b], all.at(t, 0, fragment, column + 1)[b],
-                          all.at(t, 1, fragment, column)[b], all.at(t, 1, fragment, column + 1)[b]);
+        const uint4 x = words_at(t, 0, fragment, column), y = words_at(t, 0, fragment, column + 1);
+        const uint4 z = words_at(t, 1, fragment, column), w = words_at(t, 1, fragment, column + 1);
+        of_blocks[0] = make_uint4(x.x, y.x, z.x, w.x);
+        of_blocks[1] = make_uint4(x.y, y.y, z.y, w.y);
+        of_blocks[2] = make_uint4(x.z, y.z, z.z, w.z);
+        of_blocks[3] = make_uint4(x.w, y.w, z.w, w.w);
+    }
+
+    /* A column's words of the four blocks. */
+    __device__ uint4 words_at(uint32_t step, uint32_t half, uint32_t fragment, uint32_t column) const
+    {
+        return *reinterpret_cast<const uint4 *>(shared.query.bytes.at(step, half, fragment, column));
+    }
+
+    __device__ uint2 shifts(uint32_t i) const
+    {
+        if (shared.greatest < FP4_WIDE_QUERY)
+            return make_uint2(0, 0);
+        const uint32_t *all = reinterpret_cast<const uint32_t *>(shared.shifts) + 8 * i + threadIdx.x % 32 / 4;
+        return make_uint2(all[0], all[WIDE_HEADS / 2]);
     }
 
     __device__ float2 weights(uint32_t i) const
     {
         const uint32_t g = threadIdx.x % 32 / 4;
-        const float *sizes = query.weights[2 * i + g / 4][g % 4].sizes, *all = signed_weights + 8 * i + g;
+        const float *sizes = shared.query.weights[2 * i + g / 4][g % 4].sizes, *all = signed_weights + 8 * i + g;
         return make_float2(__fmul_rn(sizes[0], sign_of(all[0])), __fmul_rn(sizes[1], sign_of(all[WIDE_HEADS / 2])));
     }
 };
@@ -229,9 +301,9 @@ static __device__ __noinline__ float score_other_tile(const indexer_query &at, f
                                                       uint32_t own_key, wide_shared &shared)
 {
     leave_out_zeros(stage, own_key);
-    if (!can_join_tile(shared.greatest_byte, stage.scales[own_key], key + own_key < at.n_seen))
+    if (!can_join_tile(shared.greatest, stage.scales[own_key], key + own_key < at.n_seen))
         return chain_tile_fp4(at, WIDE_HEADS, key, own_key);
-    const wide_heads heads = {shared.query, at.weights};
+    const wide_heads heads = {shared, at.weights};
     return join_tile_fp4<WIDE_HEADS / 16>(heads, stage, shared.tables[0], own_key);
 }
 
@@ -253,11 +325,13 @@ static __device__ __forceinline__ void score_run_wide(const tile_run &run, wide_
     stage_heads(at, shared);
     order_before_async();
     __syncthreads();
+    /* A vote, for the compiler to know that warps stay together: their products need it. */
+    if (__any_sync(0xffffffffu, shared.greatest == FP4_OTHER_QUERY))
+        stage_blocks(run.at, shared);
     wide_weights weights[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
         weights[i] = shared.query.weights[i][t];
-    const bool is_bytes = shared.greatest_byte < FP4_OTHER_QUERY;
     const float zero = shared.has_positive ? 0.0f : -0.0f; /* what a sum of zeros is */
     uint32_t slot = 0, free_slot = WIDE_STAGES - 1;
 #pragma unroll 1
@@ -287,7 +361,7 @@ static __device__ __forceinline__ void score_run_wide(const tile_run &run, wide_
         const float sum = __fadd_rn(sum_over_columns(sums), zero);
         float score = __fmul_rn(sum, unit_of_scores(scales.least));
         /* All warps of a group multiply together, so what one of them does alone comes after. */
-        if (!is_bytes || __any_sync(0xffffffffu, !scales.are_good && key + own_key < at.n_seen))
+        if (shared.greatest >= FP4_WIDE_QUERY || __any_sync(0xffffffffu, !scales.are_good && key + own_key < at.n_seen))
             score = score_other_tile(run.at, stage, key, own_key, shared);
         store_fp4(at, key, own_key, score);
     }
@@ -305,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
         shared.tables[threadIdx.x] = tables_for(threadIdx.x);
     for (tile_piece piece = tiles_of_block(plan); piece.next < piece.end;) {
         if (threadIdx.x == 0)
-            shared.greatest_byte = shared.has_positive = 0;
+            shared.greatest = shared.has_positive = 0;
         take_run(plan, piece, shared.run);
         wait_for_prior_launch();
         score_run_wide(shared.run, shared);
