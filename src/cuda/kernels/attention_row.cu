@@ -222,10 +222,10 @@ static __device__ __forceinline__ float sum_of(float a, float b)
 
 /* Starts: logits[4 j + i] is slot 16 * warp + lane / 4 + i / 2 * 8, head 8 j + lane % 4 * 2 + i % 2. */
 template <int HEADS>
-static __device__ __forceinline__ void multiply_by_queries(const uint8_t *kv, const uint8_t *q,
-                                                           float (&logits)[HEADS / 2])
+static __device__ __forceinline__ void multiply_by_queries(uint32_t place, float (&logits)[HEADS / 2])
 {
-    const uint64_t rows = matrix_at(shared_address(kv)), heads = matrix_at(shared_address(q));
+    const uint32_t rows = matrix_at(offsetof(att_shared<HEADS>, kv) + place * N_PANELS * KV_PANEL_BYTES);
+    const uint32_t heads = matrix_at(offsetof(att_shared<HEADS>, q));
 #pragma unroll
     for (int i = 0; i < HEADS / 2; i++)
         logits[i] = 0.0f;
@@ -292,7 +292,7 @@ static __device__ __forceinline__ void weigh_tile(float scale, uint32_t place, b
 {
     const uint32_t warp = threadIdx.x / 32, head = softmax_head<HEADS>();
     float logits[HEADS / 2];
-    multiply_by_queries<HEADS>(shared.kv[place], shared.q, logits);
+    multiply_by_queries<HEADS>(place, logits);
     finish_products(logits);
     shared.tile_max[warp][head] = mask_logits<HEADS>(scale, shared.is_selected[place], logits);
     named_barrier(1, GROUP_THREADS);
@@ -321,9 +321,9 @@ template <int HEADS>
 static __device__ __forceinline__ void add_values(uint32_t place, bool is_first, const att_shared<HEADS> &shared,
                                                   float (&values)[HEADS])
 {
-    const uint32_t group = threadIdx.x / GROUP_THREADS;
-    const uint64_t rows = matrix_at(shared_address(shared.kv[place]) + 2 * group * KV_PANEL_BYTES);
-    const uint64_t weights = matrix_at(shared_address(shared.p));
+    const uint32_t group = __shfl_sync(0xffffffffu, threadIdx.x / GROUP_THREADS, 0); /* alike in all lanes, that is seen */
+    const uint32_t rows = matrix_at(offsetof(att_shared<HEADS>, kv) + (place * N_PANELS + 2 * group) * KV_PANEL_BYTES);
+    const uint32_t weights = matrix_at(offsetof(att_shared<HEADS>, p));
     if (!is_first)
 #pragma unroll
         for (int j = 0; j < HEADS / 8; j++) {

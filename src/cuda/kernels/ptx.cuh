@@ -338,15 +338,19 @@ static __device__ __forceinline__ void store_matrices_transposed(uint32_t addres
 }
 
 /* What a matrix product needs to know of BF16 values in shared memory: rows of 128 bytes one after another from a
- * multiple of 1,024 bytes on, of which 16-byte piece i of row r lies at place i ^ r % 8. `address` is that of the first
- * row and of the first value, were it at its own place: a multiple of 32 bytes within the row. */
-static __device__ __forceinline__ uint64_t matrix_at(uint32_t address)
+ * multiple of 1,024 bytes on, of which 16-byte piece i of row r lies at place i ^ r % 8. `offset` is that of the first
+ * row and of the first value in shared_memory, were it at its own place: a multiple of 32 bytes within the row. It
+ * should be alike in all lanes in a way that the compiler sees; and the address of shared_memory is asked for each
+ * time, since one that is kept is not: else each product waits for places that come from registers of lanes. */
+static __device__ __forceinline__ uint32_t matrix_at(uint32_t offset)
 {
-    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    uint32_t address;
+    asm volatile("mov.u32 %0, shared_memory;" : "=r"(address));
+    return ((address + offset) & 0x3ffffu) >> 4 | 1u << 16;
 }
 
 /* The same n_bytes further, a multiple of 16. */
-static __device__ __forceinline__ uint64_t matrix_further(uint64_t matrix, uint32_t n_bytes)
+static __device__ __forceinline__ uint32_t matrix_further(uint32_t matrix, uint32_t n_bytes)
 {
     return matrix + (n_bytes >> 4);
 }
@@ -371,36 +375,43 @@ template <int N> static __device__ __forceinline__ void finish_products(float (&
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
+/* Begins a product: a and b of matrix_at(), to which belongs that groups of 8 rows are 1,024 bytes apart and how pieces
+ * lie in them; p: whether it adds. */
+#define PRODUCT_OPERANDS(matrix_a, matrix_b, adds)                                                                     \
+    "{\n\t.reg .pred p;\n\t.reg .b64 a, b;\n\tsetp.ne.u32 p, " adds ", 0;\n\t"                                         \
+    "mov.b64 a, {" matrix_a ", 0x40000040};\n\tmov.b64 b, {" matrix_b ", 0x40000040};\n\t"
+
 /* d (+)= a . b for a 64 x 16 and a 16 x N matrix of BF16, N = 8, 16 or 32. A row of matrix_at() is a column of b, and a
  * row of a, or with A_IS_TRANSPOSED a column. d: 8 columns x 16 rows of a warp as mma.m16n8k16 has them, then the
  * next 8. adds: else d is not read. */
 template <int N, int A_IS_TRANSPOSED>
-static __device__ __forceinline__ void multiply_add_shared(float *d, uint64_t a, uint64_t b, bool adds)
+static __device__ __forceinline__ void multiply_add_shared(float *d, uint32_t a, uint32_t b, bool adds)
 {
     static_assert(N == 8 || N == 16 || N == 32, "columns");
     if constexpr (N == 8)
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %6, 0;\n\t"
-                     "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3},%4,%5,p,1,1,%7,0;\n\t}"
+        asm volatile(PRODUCT_OPERANDS("%4", "%5", "%6")
+                     "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3},a,b,p,1,1,%7,0;\n\t}"
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "l"(a), "l"(b), "r"((uint32_t)adds), "n"(A_IS_TRANSPOSED)
+                     : "r"(a), "r"(b), "r"((uint32_t)adds), "n"(A_IS_TRANSPOSED)
                      : "memory");
     else if constexpr (N == 16)
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %10, 0;\n\t"
+        asm volatile(PRODUCT_OPERANDS("%8", "%9", "%10")
                      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-                     "%0,%1,%2,%3,%4,%5,%6,%7},%8,%9,p,1,1,%11,0;\n\t}"
+                     "%0,%1,%2,%3,%4,%5,%6,%7},a,b,p,1,1,%11,0;\n\t}"
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-                     : "l"(a), "l"(b), "r"((uint32_t)adds), "n"(A_IS_TRANSPOSED)
+                     : "r"(a), "r"(b), "r"((uint32_t)adds), "n"(A_IS_TRANSPOSED)
                      : "memory");
     else
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %18, 0;\n\t"
+        asm volatile(PRODUCT_OPERANDS("%16", "%17", "%18")
                      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-                     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},%16,%17,p,1,1,%19,0;\n\t}"
+                     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},a,b,p,1,1,%19,0;\n\t}"
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
                        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
                        "+f"(d[15])
-                     : "l"(a), "l"(b), "r"((uint32_t)adds), "n"(A_IS_TRANSPOSED)
+                     : "r"(a), "r"(b), "r"((uint32_t)adds), "n"(A_IS_TRANSPOSED)
                      : "memory");
 }
+#undef PRODUCT_OPERANDS
 #endif
 
 /* Byte i is that of low, high which the low 3 bits of nibble i of selectors number, or eight times its top bit where

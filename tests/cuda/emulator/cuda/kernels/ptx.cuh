@@ -379,12 +379,12 @@ static inline void store_matrices_transposed(uint32_t address, const uint32_t r[
         0xffffffffu, &own);
 }
 
-static inline uint64_t matrix_at(uint32_t address)
+static inline uint32_t matrix_at(uint32_t offset)
 {
-    return address;
+    return shared_address(shared_memory) + offset;
 }
 
-static inline uint64_t matrix_further(uint64_t matrix, uint32_t n_bytes)
+static inline uint32_t matrix_further(uint32_t matrix, uint32_t n_bytes)
 {
     return matrix + n_bytes;
 }
@@ -399,15 +399,15 @@ template <int N> static inline void finish_products(float (&)[N])
 
 struct shared_product {
     float *d;
-    uint64_t a, b;
+    uint32_t a, b;
     bool adds;
 };
 
 /* 16 bytes of a matrix in shared memory. */
-static inline const uint16_t *matrix_piece(uint64_t matrix, uint32_t row, uint32_t piece)
+static inline const uint16_t *matrix_piece(uint32_t matrix, uint32_t row, uint32_t piece)
 {
     const uint32_t first = shared_address(shared_memory);
-    uint32_t offset = (uint32_t)matrix - first + row * 128 + piece * 16;
+    uint32_t offset = matrix - first + row * 128 + piece * 16;
     offset ^= (offset >> 7 & 7u) << 4;
     return static_cast<const uint16_t *>(emulator_shared(first + offset, 16));
 }
@@ -443,7 +443,7 @@ template <int N, int A_IS_TRANSPOSED> static inline void multiply_shared(void *c
 }
 
 template <int N, int A_IS_TRANSPOSED>
-static inline void multiply_add_shared(float *d, uint64_t a, uint64_t b, bool adds)
+static inline void multiply_add_shared(float *d, uint32_t a, uint32_t b, bool adds)
 {
     shared_product own = {d, a, b, adds};
     emulator_warp("wgmma.m64k16", multiply_shared<N, A_IS_TRANSPOSED>, 0xffffffffu, &own);
