@@ -60,7 +60,19 @@ static __device__ __forceinline__ float lane_of(float4 x, int i)
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
-/* Four steps of 2 heads and 2 slots. */
+/* Lanes i and i ^ 1 share one operand, i and i ^ 2 the other: so that wide loads of either take two passes of shared
+ * memory, not four. 8 lanes differ in heads, 4 in slots or features. */
+static __device__ __forceinline__ uint32_t few_head_lane()
+{
+    return threadIdx.x % 16 / 2;
+}
+
+static __device__ __forceinline__ uint32_t few_other_lane()
+{
+    return threadIdx.x % 2 + threadIdx.x % 32 / 16 * 2;
+}
+
+/* Four steps of 2 heads and 2 slots, half of the block's apart. */
 struct few_steps {
     float4 q[2], kv[2];
 
@@ -68,8 +80,8 @@ struct few_steps {
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            q[i] = *reinterpret_cast<const float4 *>(&shared.rows[head + i][f]);
-            kv[i] = *reinterpret_cast<const float4 *>(&shared.rows[FEW_HEADS + slot + i][f]);
+            q[i] = *reinterpret_cast<const float4 *>(&shared.rows[head + FEW_HEADS / 2 * i][f]);
+            kv[i] = *reinterpret_cast<const float4 *>(&shared.rows[FEW_HEADS + slot + FEW_SLOTS / 2 * i][f]);
         }
     }
     __device__ __forceinline__ void add_to(float acc[2][2]) const
@@ -110,17 +122,19 @@ static __device__ __forceinline__ void write_few_logits(const dsri_attention_pla
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
+        const uint32_t own_head = head + FEW_HEADS / 2 * h;
         bool is_bad = false;
 #pragma unroll
         for (int s = 0; s < 2; s++) {
-            const bool is_selected = shared.places[slot + s].values != nullptr;
+            const uint32_t own_slot = slot + FEW_SLOTS / 2 * s;
+            const bool is_selected = shared.places[own_slot].values != nullptr;
             const float logit = is_selected ? __fmul_rn(acc[h][s], plan.scale) : minus_infinity();
             is_bad = is_bad || (is_selected && !f32_is_finite(logit));
-            if (first_slot + slot + s < at.width)
-                at.logits[(uint64_t)(head + h) * at.width + first_slot + slot + s] = logit;
+            if (first_slot + own_slot < at.width)
+                at.logits[(uint64_t)own_head * at.width + first_slot + own_slot] = logit;
         }
         if (is_bad)
-            at.flags->is_bad_head[head + h] = 1;
+            at.flags->is_bad_head[own_head] = 1;
     }
 }
 
@@ -146,9 +160,8 @@ extern "C" __global__ void __launch_bounds__(FEW_LOGIT_THREADS, 2)
 #pragma unroll
     for (uint32_t i = 0; i < FEW_PIECES; i++)
         widen_8(decode_piece_of(form, pieces[i], 64 * i + feature), &shared.rows[row][64 * i + feature]);
-    /* 8 pairs of heads x 4 pairs of slots a warp */
-    const uint32_t head = threadIdx.x % 8 * 2, slot = threadIdx.x / 8 * 2;
-    const bool multiplies = slot < FEW_SLOTS;
+    const uint32_t head = few_head_lane(), slot = threadIdx.x / 32 * 4 + few_other_lane();
+    const bool multiplies = slot < FEW_SLOTS / 2;
     float acc[2][2] = {};
     __syncthreads();
     if (!multiplies)
@@ -344,7 +357,7 @@ static __device__ __forceinline__ void few_values_of_block(const dsri_attention_
     if (lane == 0)
         shared.sink_weights[warp] = softmax_exp(__fadd_rn(sink, -max));
     /* 8 heads x 4 eights of features a warp, of which each of the warps has two features */
-    const uint32_t head = lane / 4, feature = lane % 4 * 8 + 2 * warp;
+    const uint32_t head = few_head_lane(), feature = few_other_lane() * 8 + 2 * warp;
     const bool multiplies = t < FEW_MULTIPLYING, adds = t >= FEW_MULTIPLYING && t < FEW_MULTIPLYING + FEW_VALUE_HEADS;
     float numerators[2] = {0.0f, 0.0f}, denominator = 0.0f;
     for (uint32_t slot = 0; slot < at.width; slot += FEW_VALUE_SLOTS) {
