@@ -243,11 +243,18 @@ static dsr_status encode_rope(side *s, const plan_shape *plan, random_stream *ra
 
 /* ---- plans ---- */
 
+enum { COMPRESSOR, APPEND, COPY, TABLES, ATTENTION, ROPE, N_COMMANDS };
 static const struct {
     const char *name;
     dsr_status (*encode)(side *, const plan_shape *, random_stream *);
-} commands[] = {{"compressor", encode_compressor}, {"append", encode_append},       {"copy", encode_copy},
-                {"tables", encode_tables},         {"attention", encode_attention}, {"rope", encode_rope}};
+} commands[N_COMMANDS] = {
+    [COMPRESSOR] = {"compressor", encode_compressor},
+    [APPEND] = {"append", encode_append},
+    [COPY] = {"copy", encode_copy},
+    [TABLES] = {"tables", encode_tables},
+    [ATTENTION] = {"attention", encode_attention},
+    [ROPE] = {"rope", encode_rope},
+};
 
 static dsr_status run(const side *s)
 {
@@ -281,7 +288,6 @@ static plan_shape draw_plan(random_stream *random)
 /* What works on a command's outputs often follows, at once or after a copy. */
 static dsr_status run_plan(side *s, random_stream random)
 {
-    enum { COMPRESSOR, APPEND, COPY, TABLES, ATTENTION, ROPE, N_COMMANDS };
     plan_shape plan = draw_plan(&random);
     const uint32_t n_draws = random_between(&random, 1, 6);
     dsr_status status = DSR_OK;

@@ -264,9 +264,9 @@ static void draw_scales(const packed_case *c, uint32_t t, uint64_t *state, uint8
     static const uint32_t ends[] = {0, 1, 86, 87, 165, 166, 252, 254};
     const uint32_t low = next_random(state) % 4;
     const uint32_t least = c->scale_span == 255 ? 0 : c->keys == AT_ENDS ? ends[t / 32 % 8] : 126;
+    const uint32_t n_scales = c->scale_span == 255 ? 256 : c->scale_span > 0 ? c->scale_span : 1;
     for (int b = 0; b < 4; b++) {
-        const uint32_t scale =
-            least + next_random(state) % (c->scale_span == 255 ? 256 : c->scale_span + !c->scale_span);
+        const uint32_t scale = least + next_random(state) % n_scales;
         scales[b] = (uint8_t)(scale < 255 ? scale : 255);
     }
     if (c->keys == APART) { /* the least scale's values are odd */

@@ -321,7 +321,8 @@ template <int HEADS>
 static __device__ __forceinline__ void add_values(uint32_t place, bool is_first, const att_shared<HEADS> &shared,
                                                   float (&values)[HEADS])
 {
-    const uint32_t group = __shfl_sync(0xffffffffu, threadIdx.x / GROUP_THREADS, 0); /* alike in all lanes, that is seen */
+    /* by a shuffle, for the compiler to see that all lanes have the same */
+    const uint32_t group = __shfl_sync(0xffffffffu, threadIdx.x / GROUP_THREADS, 0);
     const uint32_t rows = matrix_at(offsetof(att_shared<HEADS>, kv) + (place * N_PANELS + 2 * group) * KV_PANEL_BYTES);
     const uint32_t weights = matrix_at(offsetof(att_shared<HEADS>, p));
     if (!is_first)

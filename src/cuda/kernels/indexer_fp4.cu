@@ -43,8 +43,8 @@ static __device__ __forceinline__ uint32_t features_to_bytes(const uint32_t bf16
 
 /* One head as bytes times powers of two, by one warp; 4 features a lane. */
 struct fp4_head {
-    uint32_t bytes,
-        shifts;        /* the lane's bytes; by how much each block's power of two lies above the least, a byte each */
+    uint32_t bytes;    /* the lane's */
+    uint32_t shifts;   /* by how much each block's power of two lies above the least, a byte each */
     int exponent;      /* of the least */
     uint32_t greatest; /* size of the lane's greatest integer times that, or FP4_OTHER_QUERY */
 };

@@ -64,8 +64,8 @@ typedef struct integer_panel {
     uint32_t n_heads;
 } integer_panel;
 
-/* A product of layer `key` of the keys with layer `query` of the query counts 2^(LAYER_BINADES * level_of(key, query)).
- */
+/* A product of layer key_layer of the keys with layer query_layer of the query counts
+ * 2^(LAYER_BINADES * level_of(key_layer, query_layer)). */
 static inline int level_of(int key_layer, int query_layer)
 {
     return key_layer + query_layer * (QUERY_LAYER_BITS / LAYER_BINADES);
